@@ -1,0 +1,1 @@
+//! Measurements and the drivers that make them.

@@ -1,0 +1,1 @@
+//! The agents: holders that own sessions, poll targets and cameras.

@@ -1,0 +1,1 @@
+//! The kernel: who owns a key, until when and under which fencing token.

@@ -1,0 +1,1 @@
+//! The doors: what the outside world can ask over HTTP.

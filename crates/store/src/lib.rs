@@ -1,0 +1,1 @@
+//! The authorities: one trait of the kernel, three homes for its state.

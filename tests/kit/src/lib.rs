@@ -1,0 +1,1 @@
+//! Private services, faults and processes for the tests.
