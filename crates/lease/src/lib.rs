@@ -1,1 +1,46 @@
-//! The kernel: who owns a key, until when and under which fencing token.
+//! The kernel of Leasehold: who owns a piece of work right now, until when, and under which
+//! fencing token.
+//!
+//! Everything here is a value or a pure function. The [`Engine`] is the whole truth of an
+//! authority as a state machine — `apply(now, command)` gives an outcome and events — and it is at
+//! once the brain of the embedded store, the subject of the simulator and the oracle against which
+//! every other store is tested. Nothing here does I/O or reads a clock.
+//!
+//! Rules are cited by their number (L1–L21), as in the documentation's page on lease semantics.
+
+mod authority;
+mod deadline;
+pub mod engine;
+mod error;
+mod event;
+pub mod history;
+mod holder;
+mod key;
+mod labels;
+mod lease;
+mod policy;
+mod record;
+mod request;
+mod text;
+mod time;
+mod token;
+
+pub use authority::{Answer, Authority, Capabilities, Watch};
+pub use deadline::{Margin, Standing, Tenure};
+pub use engine::Engine;
+pub use error::Error;
+pub use event::{Event, EventKind, EventLease};
+pub use holder::{Holder, HolderName, Incarnation};
+pub use key::{Key, check_kind};
+pub use labels::{Labels, SITE, TENANT};
+pub use lease::{Handoff, HandoffStage, Lease, LeaseId, Loss, Revision, Status};
+pub use policy::{Grace, OnOutage};
+pub use record::{Committed, Expect, Record, Transaction, Write};
+pub use request::{
+    Acquire, Acquired, Cause, Departure, EventPage, EventQuery, HandoffState, HandoffStep,
+    LeaseQuery, LeaseRef, Notice, Page, RecordQuery, Refusal, Renew, Renewal, Renewals, Renewed,
+    Revoke, Snapshot, Verdict, Want,
+};
+pub use text::Invalid;
+pub use time::{BootMillis, Clock, Ttl, UnixMillis};
+pub use token::Token;

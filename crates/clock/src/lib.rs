@@ -1,0 +1,8 @@
+//! Where time comes from. Everything else is given a [`Clock`] and never asks the machine itself.
+
+mod manual;
+mod system;
+
+pub use lease::{BootMillis, Clock, UnixMillis};
+pub use manual::Manual;
+pub use system::System;

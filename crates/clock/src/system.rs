@@ -1,0 +1,53 @@
+//! The machine's clocks.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use lease::{BootMillis, Clock, UnixMillis};
+use nix::time::{ClockId, clock_gettime};
+
+/// The machine's clocks: the wall clock, and `CLOCK_BOOTTIME`, which counts on while the machine
+/// sleeps (L10).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct System;
+
+impl Clock for System {
+    fn unix(&self) -> UnixMillis {
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the one place that reads the wall clock"
+        )]
+        let since_1970 = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        UnixMillis::new(millis(since_1970))
+    }
+
+    fn boot(&self) -> BootMillis {
+        let time = clock_gettime(ClockId::CLOCK_BOOTTIME)
+            .expect("Linux has had CLOCK_BOOTTIME since 2.6.39");
+        BootMillis::new(millis(Duration::from(time)))
+    }
+
+    fn sleep_until(&self, at: BootMillis) -> Pin<Box<dyn Future<Output = ()> + Send + 'static>> {
+        let clock = *self;
+        Box::pin(async move {
+            // The runtime's timer stops while the machine sleeps, so look again after each wait, and
+            // at least once a second.
+            loop {
+                let left = at.since(clock.boot());
+                if left == 0 {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(left.min(1000))).await;
+            }
+        })
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,299 @@
+//! Granting (L1–L6).
+
+use super::{
+    Effects, Engine, Outcome,
+    slots::{Grant, NONE, SlotIndex, State},
+    waiters::{Ticket, Waiters},
+};
+use crate::{
+    Acquire, Acquired, Cause, EventKind, Handoff, Key, Lease, LeaseId, Loss, Refusal, Status,
+    Token, UnixMillis, Want,
+};
+
+/// What stands on one key for one asker.
+enum Footing {
+    /// Nobody has it, or it lapsed and nobody waits.
+    Free,
+    /// The asker itself has it.
+    Own(SlotIndex),
+    /// Somebody else has it, or it lapsed and a waiter is first.
+    Held(SlotIndex),
+}
+
+impl Engine {
+    pub(super) fn acquire(&mut self, request: Acquire, effects: &mut Effects) -> Outcome {
+        // A lapsed lease that someone waits for goes to that waiter, not to a newcomer.
+        for key in request.want.keys() {
+            if let Some(slot) = self.slots.find(key)
+                && self.slots.get(slot).has_waiters()
+            {
+                self.settle(slot, effects);
+            }
+        }
+        match self.decide(&request, effects) {
+            Acquired::Refused(Refusal {
+                cause: Cause::Held { .. },
+                key,
+            }) if request.wait_ms > 0 => {
+                if Waiters::has_room(&self.slots, &request) {
+                    Outcome::Waiting(self.waiters.join(&mut self.slots, request, self.now))
+                } else {
+                    Outcome::Acquired(Acquired::Refused(Refusal {
+                        key,
+                        cause: Cause::QueueFull,
+                    }))
+                }
+            }
+            acquired => Outcome::Acquired(acquired),
+        }
+    }
+
+    /// Grants or refuses now, without waiting. A refusal changes nothing.
+    pub(super) fn decide(&mut self, request: &Acquire, effects: &mut Effects) -> Acquired {
+        match &request.want {
+            Want::All(keys) => self.decide_all(request, keys, effects),
+            Want::Any(keys) => self.decide_any(request, keys, effects),
+        }
+    }
+
+    fn decide_all(&mut self, request: &Acquire, keys: &[Key], effects: &mut Effects) -> Acquired {
+        let mut new = 0;
+        for key in keys {
+            match self.footing(request, key) {
+                Footing::Own(_) => continue,
+                Footing::Held(slot) if request.force.is_none() => return self.refuse_held(slot),
+                Footing::Free | Footing::Held(_) => new += 1,
+            }
+            if self.next_token(key).is_none() {
+                return refuse(key, Cause::TokensExhausted);
+            }
+        }
+        if let Some(limit) = self.over_limit(request, new) {
+            return refuse(&keys[0], limit);
+        }
+        let mut leases = Vec::with_capacity(keys.len());
+        for key in keys {
+            leases.push(match self.footing(request, key) {
+                Footing::Own(slot) => self.refresh(slot, request, effects),
+                Footing::Free | Footing::Held(_) => self.take(key, request, effects),
+            });
+        }
+        Acquired::Granted {
+            leases,
+            fresh: new > 0,
+        }
+    }
+
+    fn decide_any(&mut self, request: &Acquire, keys: &[Key], effects: &mut Effects) -> Acquired {
+        let free = keys
+            .iter()
+            .find(|key| matches!(self.footing(request, key), Footing::Free));
+        let Some(key) = free else {
+            return match self.footing(request, &keys[0]) {
+                Footing::Own(slot) | Footing::Held(slot) => self.refuse_held(slot),
+                Footing::Free => refuse(&keys[0], Cause::QueueFull),
+            };
+        };
+        if self.next_token(key).is_none() {
+            return refuse(key, Cause::TokensExhausted);
+        }
+        if let Some(limit) = self.over_limit(request, 1) {
+            return refuse(key, limit);
+        }
+        Acquired::Granted {
+            leases: vec![self.take(key, request, effects)],
+            fresh: true,
+        }
+    }
+
+    fn footing(&self, request: &Acquire, key: &Key) -> Footing {
+        let Some(slot) = self.slots.find(key) else {
+            return Footing::Free;
+        };
+        let it = self.slots.get(slot);
+        let Some(grant) = it.grant() else {
+            return Footing::Free;
+        };
+        if self.now >= grant.lapses_at() {
+            // Between two ticks; whoever waits is first.
+            return if it.has_waiters() {
+                Footing::Held(slot)
+            } else {
+                Footing::Free
+            };
+        }
+        if *self.holders.get(grant.holder) == request.holder {
+            Footing::Own(slot)
+        } else {
+            Footing::Held(slot)
+        }
+    }
+
+    fn over_limit(&self, request: &Acquire, new: usize) -> Option<Cause> {
+        let limit = request.limit?;
+        let kind = request.want.keys().first()?.kind();
+        let held = self
+            .holders
+            .incarnations(&request.holder.name)
+            .iter()
+            .flat_map(|&holder| self.holders.slots(&self.slots, holder))
+            .map(|slot| self.slots.get(slot))
+            .filter(|slot| slot.key.kind() == kind)
+            .filter(|slot| {
+                slot.grant()
+                    .is_some_and(|grant| self.now < grant.lapses_at())
+            })
+            .count();
+        (new > 0 && held + new > limit as usize).then_some(Cause::Limit { limit })
+    }
+
+    fn next_token(&self, key: &Key) -> Option<Token> {
+        let last = self
+            .slots
+            .find(key)
+            .map_or(Token::ZERO, |slot| self.slots.get(slot).last_token());
+        Token::after(last.max(self.floor), self.now)
+    }
+
+    fn refuse_held(&self, slot: SlotIndex) -> Acquired {
+        let it = self.slots.get(slot);
+        let cause = it.grant().map_or(Cause::QueueFull, |grant| Cause::Held {
+            holder: self.holders.get(grant.holder).clone(),
+            token: grant.token,
+            left_ms: grant.lapses_at().since(self.now),
+            labels: grant.labels.clone(),
+        });
+        refuse(&it.key, cause)
+    }
+
+    /// The same holder asks again: same token, ttl refreshed (L2).
+    fn refresh(&mut self, slot: SlotIndex, request: &Acquire, effects: &mut Effects) -> Lease {
+        self.extend(slot, Some(request.ttl), None, effects);
+        self.lease_in(slot)
+    }
+
+    /// A new grant, over whatever lapsed lease is still there, or over a live one by force.
+    fn take(&mut self, key: &Key, request: &Acquire, effects: &mut Effects) -> Lease {
+        let slot = self.slots.find_or_insert(key);
+        if let Some(grant) = self.slots.get(slot).grant() {
+            if *self.holders.get(grant.holder) == request.holder && self.now >= grant.lapses_at() {
+                self.end(slot, Loss::Expired, EventKind::LeaseExpired, None, effects);
+            } else {
+                let detail = request.force.clone();
+                self.end(slot, Loss::Stolen, EventKind::LeaseStolen, detail, effects);
+            }
+        }
+        self.grant(
+            slot,
+            request,
+            self.now.plus(request.ttl.millis()),
+            None,
+            effects,
+        )
+    }
+
+    /// Puts a new lease into an idle slot.
+    pub(super) fn grant(
+        &mut self,
+        slot: SlotIndex,
+        request: &Acquire,
+        expires_at: UnixMillis,
+        handoff: Option<Handoff>,
+        effects: &mut Effects,
+    ) -> Lease {
+        let revision = self.next_revision();
+        let detail = handoff
+            .as_ref()
+            .map(|_| "handed over by the previous holder".into());
+        let id = LeaseId::from_grant(self.now, revision);
+        let it = self.slots.get_mut(slot);
+        let token = Token::after(it.last_token().max(self.floor), self.now)
+            .expect("the decision to grant checked that there is a next token");
+        it.generation = it.generation.wrapping_add(1);
+        let mut grant = Grant {
+            id,
+            token,
+            acquired_at: self.now,
+            expires_at,
+            renewed_at: UnixMillis::default(),
+            ttl: request.ttl,
+            on_outage: request.on_outage,
+            holder: 0,
+            previous: NONE,
+            next: NONE,
+            release_on_death: request.release_on_death,
+            labels: request.labels.clone(),
+            extra: None,
+        };
+        grant.set_handoff(handoff);
+        it.state = State::Live(grant);
+        self.holders.link(&mut self.slots, slot, &request.holder);
+        self.slots.index_id(id, slot);
+        self.timers.arm(&self.slots, slot);
+        self.announce(slot, EventKind::LeaseAcquired, revision, detail, effects);
+        self.lease_in(slot)
+    }
+
+    pub(super) fn lease_in(&self, slot: SlotIndex) -> Lease {
+        let it = self.slots.get(slot);
+        let grant = it.grant().expect("asked only of slots with a lease");
+        grant.to_lease(&it.key, self.holders.get(grant.holder), Status::Active)
+    }
+
+    /// The key is free: the first waiter that can have all it wants gets it. One that could not be
+    /// served yet is passed over, since holding a part of its keys for it would block others.
+    pub(super) fn serve(&mut self, slot: SlotIndex, effects: &mut Effects) {
+        let mut place = 0;
+        loop {
+            let it = self.slots.get(slot);
+            if it.grant().is_some() {
+                return;
+            }
+            let Some(&ticket) = it.queue.as_ref().and_then(|queue| queue.get(place)) else {
+                return;
+            };
+            place += 1;
+            let Some(waiter) = self.waiters.get(ticket) else {
+                continue;
+            };
+            if waiter.deadline <= self.now {
+                continue;
+            }
+            let request = waiter.request.clone();
+            match self.decide(&request, effects) {
+                Acquired::Refused(Refusal {
+                    cause: Cause::Held { .. },
+                    ..
+                }) => {}
+                answer => {
+                    self.waiters.leave(&mut self.slots, ticket);
+                    place -= 1;
+                    effects.woken.push((ticket, answer));
+                }
+            }
+        }
+    }
+
+    /// A wait is over without a grant: the waiter learns who has the key.
+    pub(super) fn give_up(&mut self, ticket: Ticket, effects: &mut Effects) {
+        let Some(waiter) = self.waiters.leave(&mut self.slots, ticket) else {
+            return;
+        };
+        let keys = waiter.request.want.keys();
+        let refusal = keys
+            .iter()
+            .find_map(|key| match self.footing(&waiter.request, key) {
+                Footing::Held(slot) => Some(self.refuse_held(slot)),
+                Footing::Free | Footing::Own(_) => None,
+            })
+            .unwrap_or_else(|| refuse(&keys[0], Cause::QueueFull));
+        effects.woken.push((ticket, refusal));
+    }
+}
+
+fn refuse(key: &Key, cause: Cause) -> Acquired {
+    Acquired::Refused(Refusal {
+        key: key.clone(),
+        cause,
+    })
+}

@@ -1,0 +1,199 @@
+//! Handing a key over without a moment of two owners (L18).
+
+use super::{
+    Effects, Engine,
+    slots::{SlotIndex, State},
+};
+use crate::{
+    Acquire, EventKind, Handoff, HandoffStage, HandoffState, HandoffStep, Holder, Key, LeaseRef,
+    Loss, Want,
+};
+
+impl Engine {
+    pub(super) fn handoff(&mut self, step: HandoffStep, effects: &mut Effects) -> HandoffState {
+        match step {
+            HandoffStep::Offer {
+                lease,
+                successor,
+                prepare_ms,
+                drain_ms,
+                confirm_ms,
+            } => {
+                let offer = Handoff {
+                    successor,
+                    stage: HandoffStage::Offered,
+                    until: self.now.plus(prepare_ms),
+                    drain_ms,
+                    confirm_ms,
+                    from: None,
+                };
+                self.offer(&lease, offer, effects)
+            }
+            HandoffStep::Prepare { key, successor } => self.prepare(&key, &successor, effects),
+            HandoffStep::Commit { lease } => self.hand_over(&lease, effects),
+            HandoffStep::Confirm { lease } => self.confirm(&lease, effects),
+            HandoffStep::Cancel { key, by } => self.cancel(&key, &by, effects),
+        }
+    }
+
+    fn offer(&mut self, lease: &LeaseRef, offer: Handoff, effects: &mut Effects) -> HandoffState {
+        let slot = match self.owned(&lease.key, lease.token, &lease.holder, effects) {
+            Ok(slot) => slot,
+            Err(loss) => return HandoffState::Lost(loss),
+        };
+        if let Some(open) = self.open_handoff(slot)
+            && open.stage != HandoffStage::Committed
+            && open.successor == offer.successor
+        {
+            return HandoffState::Open(open);
+        }
+        self.set_stage(slot, offer, EventKind::HandoffOffered, effects)
+    }
+
+    fn prepare(&mut self, key: &Key, successor: &Holder, effects: &mut Effects) -> HandoffState {
+        let Some(slot) = self.slots.find(key) else {
+            return HandoffState::Void;
+        };
+        self.settle(slot, effects);
+        match self.open_handoff(slot) {
+            Some(open) if open.successor != *successor => HandoffState::Void,
+            Some(open) if open.stage == HandoffStage::Offered => {
+                let prepared = Handoff {
+                    stage: HandoffStage::Prepared,
+                    until: self.now.plus(open.drain_ms),
+                    ..open
+                };
+                self.set_stage(slot, prepared, EventKind::HandoffPrepared, effects)
+            }
+            Some(open) if open.stage == HandoffStage::Committed => {
+                HandoffState::Moved(Box::new(self.lease_in(slot)))
+            }
+            Some(open) => HandoffState::Open(open),
+            None => HandoffState::Void,
+        }
+    }
+
+    /// The commit: in one step the old lease ends and the successor has the key, with a larger token
+    /// and time to confirm. Waiters are not served in between.
+    fn hand_over(&mut self, lease: &LeaseRef, effects: &mut Effects) -> HandoffState {
+        let slot = match self.owned(&lease.key, lease.token, &lease.holder, effects) {
+            Ok(slot) => slot,
+            Err(loss) => {
+                return self
+                    .already_moved(lease)
+                    .unwrap_or(HandoffState::Lost(loss));
+            }
+        };
+        let Some(open) = self
+            .open_handoff(slot)
+            .filter(|open| open.stage == HandoffStage::Prepared)
+        else {
+            return HandoffState::Void;
+        };
+        let before = self.lease_in(slot);
+        let request = Acquire {
+            want: Want::one(before.key.clone()),
+            holder: open.successor.clone(),
+            ttl: before.ttl,
+            on_outage: before.on_outage,
+            release_on_death: before.release_on_death,
+            labels: before.labels.clone(),
+            wait_ms: 0,
+            limit: None,
+            force: None,
+        };
+        let until = self.now.plus(open.confirm_ms);
+        let committed = Handoff {
+            stage: HandoffStage::Committed,
+            until,
+            from: Some(before.token),
+            ..open
+        };
+        let detail = format!("handed over to {}", committed.successor).into();
+        self.end(
+            slot,
+            Loss::Released,
+            EventKind::LeaseReleased,
+            Some(detail),
+            effects,
+        );
+        HandoffState::Moved(Box::new(self.grant(
+            slot,
+            &request,
+            until,
+            Some(committed),
+            effects,
+        )))
+    }
+
+    /// A repeated commit finds the successor's lease, as long as it is not confirmed.
+    fn already_moved(&self, lease: &LeaseRef) -> Option<HandoffState> {
+        let slot = self.slots.find(&lease.key)?;
+        let handoff = self.slots.get(slot).grant()?.handoff()?;
+        (handoff.from == Some(lease.token))
+            .then(|| HandoffState::Moved(Box::new(self.lease_in(slot))))
+    }
+
+    fn confirm(&mut self, lease: &LeaseRef, effects: &mut Effects) -> HandoffState {
+        match self.owned(&lease.key, lease.token, &lease.holder, effects) {
+            Ok(slot) => {
+                self.extend(slot, None, None, effects);
+                HandoffState::Moved(Box::new(self.lease_in(slot)))
+            }
+            Err(loss) => HandoffState::Lost(loss),
+        }
+    }
+
+    fn cancel(&mut self, key: &Key, by: &Holder, effects: &mut Effects) -> HandoffState {
+        let Some(slot) = self.slots.find(key) else {
+            return HandoffState::Void;
+        };
+        self.settle(slot, effects);
+        let Some(open) = self.open_handoff(slot) else {
+            return HandoffState::Void;
+        };
+        let holder = self
+            .slots
+            .get(slot)
+            .grant()
+            .map(|grant| self.holders.get(grant.holder));
+        if open.stage == HandoffStage::Committed || (open.successor != *by && holder != Some(by)) {
+            return HandoffState::Open(open);
+        }
+        let revision = self.next_revision();
+        if let State::Live(grant) = &mut self.slots.get_mut(slot).state {
+            grant.set_handoff(None);
+        }
+        let detail = format!("called off by {by}").into();
+        self.announce(
+            slot,
+            EventKind::HandoffCancelled,
+            revision,
+            Some(detail),
+            effects,
+        );
+        HandoffState::Void
+    }
+
+    /// The handoff of a slot, unless its stage has run out of time.
+    fn open_handoff(&self, slot: SlotIndex) -> Option<Handoff> {
+        let handoff = self.slots.get(slot).grant()?.handoff()?;
+        (self.now < handoff.until).then(|| handoff.clone())
+    }
+
+    fn set_stage(
+        &mut self,
+        slot: SlotIndex,
+        handoff: Handoff,
+        kind: EventKind,
+        effects: &mut Effects,
+    ) -> HandoffState {
+        let revision = self.next_revision();
+        if let State::Live(grant) = &mut self.slots.get_mut(slot).state {
+            grant.set_handoff(Some(handoff.clone()));
+        }
+        let detail = handoff.successor.to_string().into();
+        self.announce(slot, kind, revision, Some(detail), effects);
+        HandoffState::Open(handoff)
+    }
+}

@@ -1,0 +1,303 @@
+//! The whole truth of an authority, as a pure state machine.
+//!
+//! `apply(now, command)` decides, changes the state and says what happened. Time comes in with each
+//! call and never goes back; nothing else comes in from outside. A shell around it (the embedded
+//! store) makes the events durable before it passes answers on.
+
+mod acquire;
+mod end;
+mod handoff;
+mod holders;
+mod records;
+mod renew;
+mod restore;
+mod slots;
+mod timers;
+mod view;
+mod waiters;
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
+
+use holders::Holders;
+use slots::{SlotIndex, Slots};
+use timers::Timers;
+use waiters::Waiters;
+
+pub use restore::{Resume, StoredSlot};
+pub use slots::Ended;
+pub use waiters::Ticket;
+
+use crate::{
+    Acquire, Acquired, Committed, Departure, Event, EventKind, EventLease, HandoffState,
+    HandoffStep, Invalid, Key, Lease, LeaseRef, Record, Renew, Renewed, Revision, Revoke, Token,
+    Transaction, UnixMillis,
+};
+
+/// Something to decide.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Command {
+    /// Ask for keys.
+    Acquire(Acquire),
+    /// A waiter went away.
+    Abandon(Ticket),
+    /// Keep leases.
+    Renew(Renew),
+    /// Give a lease back.
+    Release(LeaseRef),
+    /// Take a lease away.
+    Revoke(Revoke),
+    /// A holder's end is known.
+    Depart(Departure),
+    /// One step of a handoff.
+    Handoff(HandoffStep),
+    /// Change records.
+    Commit(Transaction),
+    /// Time passed: expire what lapsed, and end waits that are over.
+    Tick,
+}
+
+/// What was decided.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// Of an acquire.
+    Acquired(Acquired),
+    /// The acquire waits; its answer comes later, in [`Effects::woken`].
+    Waiting(Ticket),
+    /// Of a renewal.
+    Renewed(Vec<Renewed>),
+    /// Whether a release ended a lease.
+    Released(bool),
+    /// What was revoked.
+    Revoked(Option<Lease>),
+    /// What a departure released.
+    Departed(Vec<Lease>),
+    /// Of a step of a handoff.
+    Handoff(HandoffState),
+    /// Of a transaction.
+    Committed(Committed),
+    /// Nothing to tell.
+    Done,
+}
+
+/// What a command did, beside its outcome. Reused between calls to spare allocations.
+#[derive(Default, Debug)]
+pub struct Effects {
+    /// The changes, in order. All but unkept renewals have a revision of their own.
+    pub events: Vec<Event>,
+    /// Waiters that got their answer.
+    pub woken: Vec<(Ticket, Acquired)>,
+    /// Keys whose lease changed in a way that must survive a crash although no kept event says so.
+    pub touched: Vec<Key>,
+    /// Keys whose last token was folded into [`Engine::floor`].
+    pub forgotten: Vec<Key>,
+}
+
+impl Effects {
+    /// Empties all lists and keeps their room.
+    pub fn clear(&mut self) {
+        self.events.clear();
+        self.woken.clear();
+        self.touched.clear();
+        self.forgotten.clear();
+    }
+}
+
+/// Which renewals become events.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum RenewalEvents {
+    /// None: cheapest, for benchmarks and bulk use.
+    Off,
+    /// On the live stream only.
+    #[default]
+    Live,
+    /// In the history too, each with a revision.
+    Kept,
+}
+
+/// Settings of an engine.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Which renewals become events.
+    pub renewals: RenewalEvents,
+    /// How many keys without a lease are remembered one by one. Older ones are folded into one
+    /// number, the floor of all new tokens, so that memory stays bounded and L3 still holds.
+    pub idle_keys: usize,
+    /// How long a key without a lease is remembered at most, in ms.
+    pub idle_ms: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            renewals: RenewalEvents::default(),
+            idle_keys: 100_000,
+            idle_ms: 3_600_000,
+        }
+    }
+}
+
+/// How many leases one tick expires at most, so that no batch grows without bound.
+const EXPIRIES_PER_TICK: usize = 10_000;
+
+struct Idle {
+    slot: SlotIndex,
+    generation: u32,
+    since: UnixMillis,
+}
+
+/// The state machine. See the module's page.
+pub struct Engine {
+    options: Options,
+    now: UnixMillis,
+    revision: Revision,
+    /// Every new token is larger than this: the largest token of the keys that were forgotten.
+    floor: Token,
+    slots: Slots,
+    holders: Holders,
+    timers: Timers,
+    waiters: Waiters,
+    idle: VecDeque<Idle>,
+    records: BTreeMap<Key, (Arc<str>, Revision)>,
+}
+
+impl Engine {
+    /// An engine that knows nothing yet.
+    pub fn new(options: Options) -> Self {
+        Self {
+            options,
+            now: UnixMillis::default(),
+            revision: Revision::ZERO,
+            floor: Token::ZERO,
+            slots: Slots::new(),
+            holders: Holders::default(),
+            timers: Timers::default(),
+            waiters: Waiters::default(),
+            idle: VecDeque::new(),
+            records: BTreeMap::new(),
+        }
+    }
+
+    /// Decides one command. `effects` gets what happened, appended to what it holds.
+    ///
+    /// A wrong request changes nothing.
+    pub fn apply(
+        &mut self,
+        now: UnixMillis,
+        command: Command,
+        effects: &mut Effects,
+    ) -> Result<Outcome, Invalid> {
+        self.now = self.now.max(now);
+        Ok(match command {
+            Command::Acquire(request) => {
+                request.validate()?;
+                self.acquire(request, effects)
+            }
+            Command::Abandon(ticket) => {
+                self.waiters.leave(&mut self.slots, ticket);
+                Outcome::Done
+            }
+            Command::Renew(request) => {
+                request.validate()?;
+                Outcome::Renewed(self.renew(&request, effects))
+            }
+            Command::Release(lease) => Outcome::Released(self.release(&lease, "", effects)),
+            Command::Revoke(request) => {
+                request.validate()?;
+                Outcome::Revoked(self.revoke(&request, effects))
+            }
+            Command::Depart(departure) => Outcome::Departed(self.depart(&departure, effects)),
+            Command::Handoff(step) => {
+                step.validate()?;
+                Outcome::Handoff(self.handoff(step, effects))
+            }
+            Command::Commit(transaction) => {
+                transaction.validate()?;
+                Outcome::Committed(self.commit(transaction, effects))
+            }
+            Command::Tick => {
+                self.tick(effects);
+                Outcome::Done
+            }
+        })
+    }
+
+    /// When the next [`Command::Tick`] is due. May be early, never late.
+    pub fn next_tick(&self) -> Option<UnixMillis> {
+        [self.timers.next(), self.waiters.next()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// The latest time the engine was told.
+    pub fn now(&self) -> UnixMillis {
+        self.now
+    }
+
+    /// The revision of the last change.
+    pub fn revision(&self) -> Revision {
+        self.revision
+    }
+
+    /// Every new token is larger than this.
+    pub fn floor(&self) -> Token {
+        self.floor
+    }
+
+    fn tick(&mut self, effects: &mut Effects) {
+        for _ in 0..EXPIRIES_PER_TICK {
+            let Some(slot) = self.timers.pop_lapsed(&self.slots, self.now) else {
+                break;
+            };
+            self.expire(slot, effects);
+        }
+        while let Some(ticket) = self.waiters.overdue(self.now) {
+            self.give_up(ticket, effects);
+        }
+        self.forget_idle(effects);
+    }
+
+    fn next_revision(&mut self) -> Revision {
+        self.revision = self.revision.next();
+        self.revision
+    }
+
+    /// Tells about the live lease of `slot`.
+    fn announce(
+        &self,
+        slot: SlotIndex,
+        kind: EventKind,
+        revision: Revision,
+        detail: Option<Arc<str>>,
+        effects: &mut Effects,
+    ) {
+        let it = self.slots.get(slot);
+        let Some(grant) = it.grant() else { return };
+        effects.events.push(Event {
+            revision,
+            at: self.now,
+            kind,
+            key: it.key.clone(),
+            lease: Some(EventLease {
+                id: grant.id,
+                holder: self.holders.get(grant.holder).clone(),
+                token: grant.token,
+                expires_at: grant.expires_at,
+                labels: grant.labels.clone(),
+            }),
+            detail,
+        });
+    }
+}
+
+/// The record as callers see it.
+fn to_record(key: &Key, value: &Arc<str>, revision: Revision) -> Record {
+    Record {
+        key: key.clone(),
+        value: value.clone(),
+        revision,
+    }
+}

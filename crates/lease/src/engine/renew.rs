@@ -1,0 +1,142 @@
+//! Keeping (L7–L9).
+
+use std::sync::Arc;
+
+use super::{
+    Effects, Engine, RenewalEvents,
+    slots::{Extra, SlotIndex, State},
+};
+use crate::{EventKind, HandoffStage, Holder, Key, Loss, Renew, Renewals, Renewed, Token, Ttl};
+
+impl Engine {
+    pub(super) fn renew(&mut self, request: &Renew, effects: &mut Effects) -> Vec<Renewed> {
+        match &request.leases {
+            Renewals::All => self.renew_all(&request.holder, effects),
+            Renewals::These(renewals) => renewals
+                .iter()
+                .map(|renewal| {
+                    let outcome = self
+                        .owned(&renewal.key, renewal.token, &request.holder, effects)
+                        .map(|slot| {
+                            self.extend(slot, renewal.ttl, renewal.stats.as_ref(), effects);
+                            self.lease_in(slot)
+                        });
+                    Renewed {
+                        key: renewal.key.clone(),
+                        token: renewal.token,
+                        outcome,
+                    }
+                })
+                .collect(),
+        }
+    }
+
+    fn renew_all(&mut self, holder: &Holder, effects: &mut Effects) -> Vec<Renewed> {
+        let Some(index) = self.holders.find(holder) else {
+            return Vec::new();
+        };
+        let mut held: Vec<(Key, Token)> = self
+            .holders
+            .slots(&self.slots, index)
+            .map(|slot| {
+                let it = self.slots.get(slot);
+                (it.key.clone(), it.last_token())
+            })
+            .collect();
+        held.sort_unstable();
+        held.into_iter()
+            .map(|(key, token)| {
+                let outcome = self.owned(&key, token, holder, effects).map(|slot| {
+                    self.extend(slot, None, None, effects);
+                    self.lease_in(slot)
+                });
+                Renewed {
+                    key,
+                    token,
+                    outcome,
+                }
+            })
+            .collect()
+    }
+
+    /// The slot of a live lease that belongs to this holder under this token, or why it is lost.
+    /// A lapsed lease is expired on the spot, so that what the holder is told is what everyone sees.
+    pub(super) fn owned(
+        &mut self,
+        key: &Key,
+        token: Token,
+        holder: &Holder,
+        effects: &mut Effects,
+    ) -> Result<SlotIndex, Loss> {
+        let slot = self.slots.find(key).ok_or(Loss::Unknown)?;
+        let owner = match &self.slots.get(slot).state {
+            State::Live(grant) if grant.token == token => self.holders.get(grant.holder),
+            state => return Err(loss_of(state, token)),
+        };
+        if owner != holder {
+            return Err(Loss::Unknown);
+        }
+        if self.settle(slot, effects) {
+            return Err(Loss::Expired);
+        }
+        Ok(slot)
+    }
+
+    /// Sets expiry to now + ttl, never backwards (L8).
+    pub(super) fn extend(
+        &mut self,
+        slot: SlotIndex,
+        ttl: Option<Ttl>,
+        stats: Option<&Arc<str>>,
+        effects: &mut Effects,
+    ) {
+        let now = self.now;
+        let it = self.slots.get_mut(slot);
+        let Some(grant) = it.grant_mut() else { return };
+        let mut touched = false;
+        if let Some(ttl) = ttl {
+            touched = ttl != grant.ttl;
+            grant.ttl = ttl;
+        }
+        let before = grant.lapses_at();
+        grant.expires_at = grant.expires_at.max(now.plus(grant.ttl.millis()));
+        grant.renewed_at = now;
+        if let Some(stats) = stats {
+            grant
+                .extra
+                .get_or_insert_with(|| Box::new(Extra::default()))
+                .stats = Some(stats.clone());
+        }
+        // The successor of a handoff is at work: this confirms it (L18).
+        if grant
+            .handoff()
+            .is_some_and(|handoff| handoff.stage == HandoffStage::Committed)
+        {
+            grant.set_handoff(None);
+            touched = true;
+        }
+        debug_assert!(grant.lapses_at() >= before, "L8: expiry moved backwards");
+        if touched {
+            effects.touched.push(it.key.clone());
+        }
+        let revision = match self.options.renewals {
+            RenewalEvents::Off => return,
+            RenewalEvents::Live => self.revision,
+            RenewalEvents::Kept => self.next_revision(),
+        };
+        self.announce(slot, EventKind::LeaseRenewed, revision, None, effects);
+    }
+}
+
+/// Why a token that is not the live one of its key is lost: see [`Loss`].
+pub(super) fn loss_of(state: &State, token: Token) -> Loss {
+    let (last, ended) = match state {
+        State::Live(grant) => (grant.token, None),
+        State::Idle { last, ended } => (*last, ended.as_ref()),
+    };
+    match token.cmp(&last) {
+        std::cmp::Ordering::Less => Loss::Stolen,
+        std::cmp::Ordering::Greater => Loss::Unknown,
+        std::cmp::Ordering::Equal => ended.map_or(Loss::Unknown, |ended| ended.loss.clone()),
+    }
+}

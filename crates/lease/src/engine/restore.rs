@@ -1,0 +1,199 @@
+//! Coming back after a stop or a crash (L14).
+
+use std::sync::Arc;
+
+use super::{
+    Effects, Engine, Idle, Options,
+    slots::{Ended, Extra, Grant, NONE, State},
+};
+use crate::{Event, EventKind, Key, Lease, OnOutage, Record, Revision, Status, Token, UnixMillis};
+
+/// One key as a store keeps it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StoredSlot {
+    /// The key.
+    pub key: Key,
+    /// Its newest token.
+    pub token: Token,
+    /// Its live lease.
+    pub lease: Option<Lease>,
+    /// How its newest lease ended, when there is no live one.
+    pub ended: Option<Ended>,
+}
+
+/// How the authority went down, which says how much its leases have left.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Resume {
+    /// In good order at this time, with every renewal written down: leases get the time they had left.
+    AfterStop(UnixMillis),
+    /// The last renewals are not known: leases get their full ttl.
+    AfterCrash,
+}
+
+impl Engine {
+    /// Builds an engine from what a store kept.
+    pub fn restore(
+        options: Options,
+        revision: Revision,
+        floor: Token,
+        slots: impl IntoIterator<Item = StoredSlot>,
+        records: impl IntoIterator<Item = Record>,
+    ) -> Self {
+        let mut engine = Self::new(options);
+        engine.revision = revision;
+        engine.floor = floor;
+        for slot in slots {
+            engine.put(slot);
+        }
+        for record in records {
+            engine
+                .records
+                .insert(record.key, (record.value, record.revision));
+        }
+        let mut idle: Vec<Idle> = engine
+            .slots
+            .iter()
+            .filter_map(|(slot, it)| match &it.state {
+                State::Idle { ended, .. } => Some(Idle {
+                    slot,
+                    generation: it.generation,
+                    since: ended
+                        .as_ref()
+                        .map_or_else(UnixMillis::default, |ended| ended.at),
+                }),
+                State::Live(_) => None,
+            })
+            .collect();
+        idle.sort_by_key(|idle| idle.since);
+        engine.idle = idle.into();
+        engine
+    }
+
+    fn put(&mut self, stored: StoredSlot) {
+        let slot = self.slots.find_or_insert(&stored.key);
+        let Some(lease) = stored.lease.filter(|lease| lease.status == Status::Active) else {
+            self.slots.get_mut(slot).state = State::Idle {
+                last: stored.token,
+                ended: stored.ended,
+            };
+            return;
+        };
+        let extra = (lease.stats.is_some() || lease.handoff.is_some()).then(|| {
+            Box::new(Extra {
+                stats: lease.stats.clone(),
+                handoff: lease.handoff.clone(),
+            })
+        });
+        self.slots.get_mut(slot).state = State::Live(Grant {
+            id: lease.id,
+            token: lease.token,
+            acquired_at: lease.acquired_at,
+            expires_at: lease.expires_at,
+            renewed_at: lease.renewed_at.unwrap_or_default(),
+            ttl: lease.ttl,
+            on_outage: lease.on_outage,
+            holder: 0,
+            previous: NONE,
+            next: NONE,
+            release_on_death: lease.release_on_death,
+            labels: lease.labels.clone(),
+            extra,
+        });
+        self.holders.link(&mut self.slots, slot, &lease.holder);
+        self.slots.index_id(lease.id, slot);
+        self.timers.arm(&self.slots, slot);
+    }
+
+    /// Time stopped with the authority: gives every lease back what it had left, or its full ttl, and
+    /// says so in an event. Leases may get longer, never shorter. Tokens already handed out stay
+    /// behind the clock even when it was set back meanwhile.
+    pub fn resume(&mut self, now: UnixMillis, resume: Resume, effects: &mut Effects) {
+        self.now = self.now.max(now);
+        let now = self.now;
+        let slots: Vec<_> = self.slots.iter().map(|(index, _)| index).collect();
+        let (mut leases, mut longest) = (0_u64, 0);
+        for slot in slots {
+            let Some(grant) = self.slots.get_mut(slot).grant_mut() else {
+                continue;
+            };
+            let before = grant.expires_at;
+            grant.expires_at = match resume {
+                Resume::AfterStop(stopped) => before.plus(now.since(stopped)),
+                Resume::AfterCrash => before.max(now.plus(grant.ttl.millis())),
+            };
+            if let Some(handoff) = grant
+                .extra
+                .as_mut()
+                .and_then(|extra| extra.handoff.as_mut())
+            {
+                handoff.until = handoff.until.plus(grant.expires_at.since(before));
+            }
+            leases += 1;
+            longest = longest.max(grant.expires_at.since(before));
+        }
+        self.timers.clear();
+        let live: Vec<_> = self
+            .slots
+            .iter()
+            .filter(|(_, slot)| slot.grant().is_some())
+            .map(|(index, _)| index)
+            .collect();
+        for slot in live {
+            self.timers.arm(&self.slots, slot);
+        }
+        if leases > 0 {
+            let after = match resume {
+                Resume::AfterStop(_) => "stop",
+                Resume::AfterCrash => "crash",
+            };
+            let detail: Arc<str> = format!(
+                r#"{{"after":"{after}","leases":{leases},"lengthened_ms_at_most":{longest}}}"#
+            )
+            .into();
+            let revision = self.next_revision();
+            effects.events.push(Event {
+                revision,
+                at: now,
+                kind: EventKind::AuthorityResumed,
+                key: Key::new("authority", "embedded").expect("a fixed key is well formed"),
+                lease: None,
+                detail: Some(detail),
+            });
+        }
+    }
+
+    /// What a store must keep about a key; `None` when it is forgotten or was never used.
+    pub fn stored(&self, key: &Key) -> Option<StoredSlot> {
+        let it = self.slots.get(self.slots.find(key)?);
+        let (lease, ended) = match &it.state {
+            State::Live(grant) => (
+                Some(grant.to_lease(&it.key, self.holders.get(grant.holder), Status::Active)),
+                None,
+            ),
+            State::Idle { ended, .. } => (None, ended.clone()),
+        };
+        // A key that was only ever waited for has nothing to keep.
+        (lease.is_some() || ended.is_some()).then(|| StoredSlot {
+            key: it.key.clone(),
+            token: it.last_token(),
+            lease,
+            ended,
+        })
+    }
+
+    /// Every live lease, in no order: for an orderly stop, which writes down the renewals.
+    pub fn live(&self) -> impl Iterator<Item = Lease> + '_ {
+        self.slots.iter().filter_map(|(_, slot)| {
+            let grant = slot.grant()?;
+            Some(grant.to_lease(&slot.key, self.holders.get(grant.holder), Status::Active))
+        })
+    }
+
+    /// The longest time a lease binds the authority after its last renewal.
+    pub fn binding_ms(lease: &Lease) -> u64 {
+        match lease.on_outage {
+            OnOutage::Hold(grace) => lease.ttl.millis() + grace.millis(),
+            OnOutage::FailClosed | OnOutage::Continue(_) => lease.ttl.millis(),
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Every change is an event, appended in the same atomic step as the change (L19).
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Holder, Key, Labels, LeaseId, Revision, Token, UnixMillis};
+
+/// What happened.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EventKind {
+    /// A new grant.
+    LeaseAcquired,
+    /// A renewal. Lives on the live stream; in the history only where that is configured.
+    LeaseRenewed,
+    /// Lapsed without renewal.
+    LeaseExpired,
+    /// Taken away by an administrator.
+    LeaseRevoked,
+    /// Given back, handed over, or its holder is known to be gone.
+    LeaseReleased,
+    /// Another holder took a lapsed lease before it was expired, or took it by force.
+    LeaseStolen,
+    /// A handoff was offered to a successor (L18).
+    HandoffOffered,
+    /// The successor is prepared.
+    HandoffPrepared,
+    /// The handoff was called off; the holder keeps the key.
+    HandoffCancelled,
+    /// A record was written.
+    RecordPut,
+    /// A record was removed.
+    RecordRemoved,
+    /// The authority started again and lengthened leases (L14).
+    AuthorityResumed,
+}
+
+impl EventKind {
+    /// All kinds, in the order of their declaration.
+    pub const ALL: [Self; 12] = [
+        Self::LeaseAcquired,
+        Self::LeaseRenewed,
+        Self::LeaseExpired,
+        Self::LeaseRevoked,
+        Self::LeaseReleased,
+        Self::LeaseStolen,
+        Self::HandoffOffered,
+        Self::HandoffPrepared,
+        Self::HandoffCancelled,
+        Self::RecordPut,
+        Self::RecordRemoved,
+        Self::AuthorityResumed,
+    ];
+
+    /// The word used in every door and store.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::LeaseAcquired => "lease_acquired",
+            Self::LeaseRenewed => "lease_renewed",
+            Self::LeaseExpired => "lease_expired",
+            Self::LeaseRevoked => "lease_revoked",
+            Self::LeaseReleased => "lease_released",
+            Self::LeaseStolen => "lease_stolen",
+            Self::HandoffOffered => "handoff_offered",
+            Self::HandoffPrepared => "handoff_prepared",
+            Self::HandoffCancelled => "handoff_cancelled",
+            Self::RecordPut => "record_put",
+            Self::RecordRemoved => "record_removed",
+            Self::AuthorityResumed => "authority_resumed",
+        }
+    }
+
+    /// The kind with that word.
+    pub fn parse(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == word)
+    }
+
+    /// Whether this ends a lease.
+    pub const fn ends_lease(self) -> bool {
+        matches!(
+            self,
+            Self::LeaseExpired | Self::LeaseRevoked | Self::LeaseReleased | Self::LeaseStolen
+        )
+    }
+}
+
+/// One change.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Event {
+    /// Its place in the history. A renewal that is not kept carries the revision it came after.
+    pub revision: Revision,
+    /// When, on the authority's clock.
+    pub at: UnixMillis,
+    /// What happened.
+    pub kind: EventKind,
+    /// The lease's or the record's key.
+    pub key: Key,
+    /// The lease, for events about one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease: Option<EventLease>,
+    /// Why: the reason of a revocation or release, or the detail of a restart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<Arc<str>>,
+}
+
+/// The lease an event is about, as it was right after the change.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct EventLease {
+    /// Which grant.
+    pub id: LeaseId,
+    /// Whose.
+    pub holder: Holder,
+    /// Under which token.
+    pub token: Token,
+    /// Until when it was, or would have been, valid. With an event that ends a lease: the moment
+    /// from which the key was free again, so that histories can be checked for overlap (L21).
+    pub expires_at: UnixMillis,
+    /// The lease's labels.
+    #[serde(default, skip_serializing_if = "Labels::is_empty")]
+    pub labels: Labels,
+}
+
+impl Event {
+    /// The tenant whose business this is, if it is bound to one.
+    pub fn tenant(&self) -> Option<&str> {
+        self.lease.as_ref().and_then(|lease| lease.labels.tenant())
+    }
+}

@@ -1,0 +1,114 @@
+//! What is owned: a kind and an id, written `kind:id`.
+
+use std::{fmt, str::FromStr, sync::Arc};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Invalid,
+    text::{is_plain, is_visible},
+};
+
+/// What is owned, or the name of a record: a *kind* and an *id*, split at the first colon.
+///
+/// ```
+/// let key: lease::Key = "service:1:0:19:132F".parse().unwrap();
+/// assert_eq!((key.kind(), key.id()), ("service", "1:0:19:132F"));
+/// assert!("no-colon".parse::<lease::Key>().is_err());
+/// ```
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Key(Arc<str>);
+
+impl Key {
+    /// The longest kind, in bytes.
+    pub const MAX_KIND_BYTES: usize = 64;
+    /// The longest id, in bytes.
+    pub const MAX_ID_BYTES: usize = 512;
+
+    /// Puts a kind and an id together.
+    pub fn new(kind: &str, id: &str) -> Result<Self, Invalid> {
+        check_kind(kind)?;
+        if id.is_empty() || id.len() > Self::MAX_ID_BYTES || !is_visible(id) {
+            return Err(Invalid::new(
+                "id",
+                "1 to 512 bytes without white space or control characters",
+            ));
+        }
+        Ok(Self(format!("{kind}:{id}").into()))
+    }
+
+    /// The part before the first colon.
+    pub fn kind(&self) -> &str {
+        self.split().0
+    }
+
+    /// The part after the first colon.
+    pub fn id(&self) -> &str {
+        self.split().1
+    }
+
+    /// `kind:id`.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    fn split(&self) -> (&str, &str) {
+        self.0
+            .split_once(':')
+            .expect("a key was made with its colon")
+    }
+}
+
+/// Checks a kind that stands alone, as in a query.
+pub fn check_kind(kind: &str) -> Result<(), Invalid> {
+    if kind.is_empty() || kind.len() > Key::MAX_KIND_BYTES || !is_plain(kind) {
+        return Err(Invalid::new(
+            "kind",
+            "1 to 64 characters of A-Z a-z 0-9 . _ -",
+        ));
+    }
+    Ok(())
+}
+
+impl FromStr for Key {
+    type Err = Invalid;
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (kind, id) = text.split_once(':').ok_or(Invalid::new(
+            "key",
+            "KIND:ID, for example camera:front-door",
+        ))?;
+        Self::new(kind, id)
+    }
+}
+
+impl TryFrom<String> for Key {
+    type Error = Invalid;
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+impl From<Key> for String {
+    fn from(key: Key) -> Self {
+        key.0.as_ref().to_owned()
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&*self.0, f)
+    }
+}
+
+impl std::borrow::Borrow<str> for Key {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
