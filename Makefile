@@ -20,6 +20,7 @@ run: ## build and serve
 test: lint ## everything that must be green: format, lints, tests, examples in the docs
 	@scripts/setup test
 	@command -v cargo-nextest >/dev/null 2>&1 || cargo install cargo-nextest --locked
+	cargo build --workspace --bin leasehold
 	cargo nextest run --workspace
 	cargo test --workspace --doc
 
