@@ -9,6 +9,7 @@
 //! Rules are cited by their number (L1–L21), as in the documentation's page on lease semantics.
 
 mod authority;
+pub mod canonical;
 mod deadline;
 pub mod engine;
 mod error;
@@ -20,7 +21,9 @@ mod labels;
 mod lease;
 mod policy;
 mod record;
+pub mod rendezvous;
 mod request;
+pub mod session;
 mod text;
 mod time;
 mod token;

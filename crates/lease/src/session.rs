@@ -1,0 +1,369 @@
+//! Stream sessions as values: the state machine as a table, the idempotency key, and the one atomic
+//! step that puts a session, its key and its start event down together.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::{Expect, Invalid, Key, Record, Transaction, UnixMillis, Write, text::is_plain};
+
+/// The kind of session records and of session leases.
+pub const KIND: &str = "session";
+/// The kind of the records that map an idempotency key to its session.
+pub const INTENT_KIND: &str = "intent";
+
+/// Names a session. Sorts newest first, so that a list in the order of ids is a list by age.
+pub fn new_id(now: UnixMillis, random: [u8; 10]) -> Uuid {
+    const MAX_48_BITS: u64 = (1 << 48) - 1;
+    let newest_first = MAX_48_BITS - now.get().min(MAX_48_BITS);
+    let mut bytes = [0; 16];
+    bytes[..6].copy_from_slice(&newest_first.to_be_bytes()[2..]);
+    bytes[6..].copy_from_slice(&random);
+    uuid::Builder::from_custom_bytes(bytes).into_uuid()
+}
+
+/// The key of a session's record and of its lease.
+pub fn key(id: Uuid) -> Key {
+    Key::new(KIND, &id.to_string()).expect("a UUID is a well-formed id")
+}
+
+/// The server's idempotency key of a start: nobody else's word counts. Live streams share bucket 0;
+/// catch-up streams are told apart by whole seconds.
+pub fn idempotency_key(service_ref: &str, profile: &str, start_ms: Option<u64>) -> String {
+    let bucket = start_ms.unwrap_or(0) / 1000;
+    let text = format!("v1:stream.start:{service_ref}:{profile}:{bucket}");
+    crate::canonical::hex_sha256(text.as_bytes())
+}
+
+/// Checks a service reference.
+pub fn check_service_ref(text: &str) -> Result<(), Invalid> {
+    if text.is_empty() || text.len() > 256 || !crate::text::is_visible(text) {
+        return Err(Invalid::new(
+            "service_ref",
+            "1 to 256 printable bytes without spaces",
+        ));
+    }
+    Ok(())
+}
+
+/// Checks a profile's name.
+pub fn check_profile(text: &str) -> Result<(), Invalid> {
+    if text.is_empty() || text.len() > 64 || !is_plain(text) {
+        return Err(Invalid::new(
+            "profile",
+            "1 to 64 characters of A-Z a-z 0-9 . _ -",
+        ));
+    }
+    Ok(())
+}
+
+/// Checks a correlation id.
+pub fn check_correlation_id(text: &str) -> Result<(), Invalid> {
+    if text.is_empty() || text.len() > 64 || !is_plain(text) {
+        return Err(Invalid::new(
+            "correlation_id",
+            "1 to 64 characters of A-Z a-z 0-9 . _ -",
+        ));
+    }
+    Ok(())
+}
+
+/// Where a session is in its life.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// Accepted, and nobody works on it yet.
+    New,
+    /// A worker claimed it.
+    Starting,
+    /// Playable.
+    Running,
+    /// On its way out.
+    Stopping,
+    /// Over, as somebody wanted.
+    Stopped,
+    /// Over, against everybody's will.
+    Failed,
+    /// Refused before it ran.
+    Ended,
+}
+
+impl State {
+    /// All states, in the order of a life.
+    pub const ALL: [Self; 7] = [
+        Self::New,
+        Self::Starting,
+        Self::Running,
+        Self::Stopping,
+        Self::Stopped,
+        Self::Failed,
+        Self::Ended,
+    ];
+
+    /// The word used in every door and store.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::New => "new",
+            Self::Starting => "starting",
+            Self::Running => "running",
+            Self::Stopping => "stopping",
+            Self::Stopped => "stopped",
+            Self::Failed => "failed",
+            Self::Ended => "ended",
+        }
+    }
+
+    /// The state with that word.
+    pub fn parse(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.as_str() == word)
+    }
+
+    /// Terminal states absorb everything.
+    pub const fn is_terminal(self) -> bool {
+        matches!(self, Self::Stopped | Self::Failed | Self::Ended)
+    }
+
+    /// The table: which state may follow which.
+    pub const fn may_become(self, next: Self) -> bool {
+        match (self, next) {
+            // Claimed, and onwards.
+            (Self::New, Self::Starting)
+            | (Self::Starting, Self::Running)
+            // A stop wins at any time before the end.
+            | (Self::New | Self::Starting | Self::Running, Self::Stopping)
+            | (Self::New | Self::Starting | Self::Running | Self::Stopping, Self::Stopped | Self::Failed)
+            // Refused before it ran.
+            | (Self::New | Self::Starting, Self::Ended) => true,
+            _ => false,
+        }
+    }
+}
+
+/// Why a session is in its state.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[expect(
+    missing_docs,
+    reason = "the words are the contract, and say it themselves"
+)]
+pub enum Reason {
+    #[default]
+    #[serde(rename = "R_NONE")]
+    None,
+    #[serde(rename = "R_LEASE_BUSY")]
+    LeaseBusy,
+    #[serde(rename = "R_NO_TUNER")]
+    NoTuner,
+    #[serde(rename = "R_LEASE_EXPIRED")]
+    LeaseExpired,
+    #[serde(rename = "R_LEASE_LOST")]
+    LeaseLost,
+    #[serde(rename = "R_CLIENT_STOP")]
+    ClientStop,
+    #[serde(rename = "R_PIPELINE_FAILED")]
+    PipelineFailed,
+    #[serde(rename = "R_PIPELINE_TIMEOUT")]
+    PipelineTimeout,
+    #[serde(rename = "R_WORKER_LOST")]
+    WorkerLost,
+    #[serde(rename = "R_SHUTDOWN")]
+    Shutdown,
+}
+
+/// A session as it is kept. Its lease (`session:<id>`) is kept apart and says until when it lives.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Session {
+    /// Which one.
+    pub session_id: Uuid,
+    /// What is streamed.
+    pub service_ref: String,
+    /// How.
+    pub profile: String,
+    /// From where, for catch-up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_ms: Option<u64>,
+    /// Where it is in its life.
+    pub state: State,
+    /// Why.
+    #[serde(default)]
+    pub reason: Reason,
+    /// In words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason_detail: Option<String>,
+    /// `REJECTED_BUSY` or `REJECTED_NO_TUNER`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<String>,
+    /// `LEASE_EXPIRED` on expiry.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_reason: Option<String>,
+    /// The request that started it.
+    pub correlation_id: String,
+    /// Its idempotency key.
+    pub idempotency_key: String,
+    /// When it was accepted.
+    pub created_at: UnixMillis,
+    /// When it last changed.
+    pub updated_at: UnixMillis,
+    /// The worker that claimed it, with its incarnation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker: Option<crate::Holder>,
+    /// The tuner slot it has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tuner_slot: Option<String>,
+    /// The tenant it belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
+}
+
+impl Session {
+    /// Moves on, if the table allows it.
+    pub fn become_state(&mut self, next: State, reason: Reason, now: UnixMillis) -> bool {
+        if !self.state.may_become(next) {
+            return false;
+        }
+        self.state = next;
+        if reason != Reason::None {
+            self.reason = reason;
+        }
+        self.updated_at = now;
+        true
+    }
+
+    /// The record of this session.
+    pub fn to_write(&self) -> Write {
+        let value = serde_json::to_string(self).expect("a session is plain data");
+        Write {
+            key: key(self.session_id),
+            value: Some(value.into()),
+            note: Some(self.state.as_str().into()),
+        }
+    }
+
+    /// The session in a record.
+    pub fn from_record(record: &Record) -> Result<Self, Invalid> {
+        serde_json::from_str(&record.value).map_err(|_| Invalid::new("session", "a session record"))
+    }
+
+    fn intent_key(&self) -> Key {
+        Key::new(INTENT_KIND, &self.idempotency_key).expect("a hex digest is a well-formed id")
+    }
+
+    /// The change of a session that was read at `record`. A terminal session gives its idempotency
+    /// key back in the same step, so that a retry starts afresh and nothing is left behind.
+    pub fn update(&self, record: &Record) -> Transaction {
+        let mut writes = vec![self.to_write()];
+        if self.state.is_terminal() {
+            writes.push(Write {
+                key: self.intent_key(),
+                value: None,
+                note: None,
+            });
+        }
+        Transaction {
+            expect: vec![Expect {
+                key: record.key.clone(),
+                revision: Some(record.revision),
+            }],
+            writes,
+            ..Transaction::default()
+        }
+    }
+}
+
+/// Where an idempotency key points, as it was read.
+#[derive(Clone, Debug, Default)]
+pub struct Mapping {
+    /// The record of the key.
+    pub intent: Option<Record>,
+    /// The record of the session it points to.
+    pub session: Option<Record>,
+}
+
+/// What to do with a start.
+#[derive(Clone, Debug)]
+pub enum Put {
+    /// The same start is under way: answer with that session, publish nothing.
+    Replay(Box<Session>),
+    /// Put everything down in this one step. On a conflict read the mapping and decide again.
+    Commit(Transaction),
+}
+
+/// The key of the record that maps an idempotency key to a session.
+pub fn intent_key(idempotency_key: &str) -> Result<Key, Invalid> {
+    Key::new(INTENT_KIND, idempotency_key)
+}
+
+/// The session that an intent record points to.
+pub fn intended(intent: &Record) -> Result<Key, Invalid> {
+    intent.value.trim_matches('"').parse()
+}
+
+/// `put_session_with_idempotency`: the mapping, the session and its start event appear together or
+/// not at all. A terminal or missing session frees the key.
+pub fn put(session: &Session, mapping: &Mapping) -> Put {
+    if let Some(existing) = &mapping.session
+        && let Ok(existing) = Session::from_record(existing)
+        && !existing.state.is_terminal()
+    {
+        return Put::Replay(Box::new(existing));
+    }
+    let key = key(session.session_id);
+    let intent = session.intent_key();
+    let pointer: Arc<str> = format!("\"{key}\"").into();
+    Put::Commit(Transaction {
+        expect: vec![
+            Expect {
+                key: intent.clone(),
+                revision: mapping.intent.as_ref().map(|record| record.revision),
+            },
+            Expect {
+                key,
+                revision: None,
+            },
+        ],
+        writes: vec![
+            Write {
+                key: intent,
+                value: Some(pointer),
+                note: None,
+            },
+            session.to_write(),
+        ],
+        ..Transaction::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_contracts_vectors() {
+        assert_eq!(
+            idempotency_key("1:0:1:445D:453:1:C00000:0:0:0:", "high", None),
+            "21d17f1eec183ecb2fcd571304c302129669dd55311b67ed4160593eeffc7899"
+        );
+        assert_eq!(
+            idempotency_key("1:0:19:132F:3EF:1:C00000:0:0:0:RACETEST", "auto", Some(0)),
+            "d9b8e02fbfcc22ffdb2a48504b41ef25cf9f98442515fbfde5004ae218cb5d1a"
+        );
+    }
+
+    #[test]
+    fn terminal_states_absorb_everything() {
+        for from in State::ALL.into_iter().filter(|state| state.is_terminal()) {
+            for to in State::ALL {
+                assert!(!from.may_become(to), "{from:?} became {to:?}");
+            }
+        }
+        // A stop that arrives during start-up wins: the session never becomes running.
+        assert!(!State::Stopping.may_become(State::Running));
+    }
+
+    #[test]
+    fn ids_sort_newest_first() {
+        let older = new_id(UnixMillis::new(1_000), [7; 10]);
+        let newer = new_id(UnixMillis::new(1_001), [0; 10]);
+        assert!(newer.to_string() < older.to_string());
+    }
+}
