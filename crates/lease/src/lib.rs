@@ -21,6 +21,7 @@ mod labels;
 mod lease;
 mod policy;
 mod record;
+pub mod registry;
 pub mod rendezvous;
 mod request;
 pub mod session;

@@ -1,0 +1,101 @@
+//! Cameras, zones and runners as values: what is stored as records, checked field by field.
+
+mod camera;
+mod polygon;
+mod runner;
+mod zone;
+
+pub use camera::{Camera, MotionGating, ZoneTest};
+pub use polygon::Polygon;
+pub use runner::{Runner, RunnerStatus};
+pub use zone::{Zone, ZoneKind};
+
+use crate::{Invalid, Key, text::is_plain};
+
+/// The kind of camera records and of camera leases.
+pub const CAMERA: &str = "camera";
+/// The kind of zone records.
+pub const ZONE: &str = "zone";
+/// The kind of runner records.
+pub const RUNNER: &str = "runner";
+
+/// What is wrong with one field of a document, by its path (`zones[2].polygon`).
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{field}: expected {expected}")]
+pub struct FieldError {
+    /// The path.
+    pub field: String,
+    /// What would have been accepted.
+    pub expected: &'static str,
+}
+
+/// Collects what is wrong, so that the caller hears all of it at once.
+#[derive(Default, Debug)]
+pub(crate) struct Checks {
+    errors: Vec<FieldError>,
+}
+
+impl Checks {
+    pub fn require(&mut self, ok: bool, field: impl Into<String>, expected: &'static str) {
+        if !ok {
+            self.errors.push(FieldError {
+                field: field.into(),
+                expected,
+            });
+        }
+    }
+
+    pub fn unit(&mut self, value: f64, field: impl Into<String>) {
+        self.require((0.0..=1.0).contains(&value), field, "a number from 0 to 1");
+    }
+
+    pub fn name(&mut self, value: &str, field: impl Into<String>) {
+        self.require(
+            is_name(value),
+            field,
+            "1 to 255 characters of A-Z a-z 0-9 . _ -",
+        );
+    }
+
+    pub fn labels(&mut self, labels: &[String], field: &str) {
+        self.require(
+            labels.len() <= 256
+                && labels.iter().all(|label| {
+                    !label.is_empty() && label.len() <= 64 && !label.chars().any(char::is_control)
+                }),
+            field,
+            "at most 256 labels of 1 to 64 bytes without control characters",
+        );
+    }
+
+    pub fn finish(self) -> Result<(), Vec<FieldError>> {
+        if self.errors.is_empty() {
+            Ok(())
+        } else {
+            Err(self.errors)
+        }
+    }
+}
+
+/// Whether `text` can name a tenant, a site, a camera or a runner.
+pub fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.len() <= 255 && is_plain(text)
+}
+
+/// The key of a record that belongs to a site: its id is `tenant/site/name`, so that one prefix lists
+/// a tenant or a site.
+pub fn site_key(kind: &str, tenant: &str, site: &str, name: &str) -> Result<Key, Invalid> {
+    if !is_name(tenant) {
+        return Err(Invalid::new(
+            "tenant_id",
+            "1 to 255 characters of A-Z a-z 0-9 . _ -",
+        ));
+    }
+    if !is_name(site) {
+        return Err(Invalid::new(
+            "site_id",
+            "1 to 255 characters of A-Z a-z 0-9 . _ -",
+        ));
+    }
+    Key::new(kind, &format!("{tenant}/{site}/{name}"))
+}
