@@ -1,1 +1,41 @@
-//! What goes over the wire: one type per request and answer, shared by the server and the client.
+//! What goes over the wire between Leasehold's server and its clients: the bodies of every request
+//! and answer, problems, paths, and the frames of the streams.
+//!
+//! Requests are strict: an unknown field is an error, and every wrong field is named together with
+//! what was expected. Answers are lenient: a reader ignores what it does not know, so that old
+//! clients keep working and a client can also talk to a server that knows only part of this.
+
+mod acquire;
+pub mod authority;
+mod body;
+mod check;
+mod events;
+mod fences;
+mod holders;
+mod lease;
+pub mod paths;
+mod policy;
+pub mod problem;
+mod renew;
+mod seconds;
+pub mod stream;
+mod time;
+
+pub use acquire::{
+    AcquireRequest, Asked, DEFAULT_TTL_SECONDS, Form, KeyParts, LeaseList, MAX_TTL_SECONDS,
+    MAX_WAIT_SECONDS, Pool,
+};
+pub use body::{parse, parse_value};
+pub use check::Check;
+pub use events::{Event, EventList, History, Owner, Snapshot};
+pub use fences::{FenceCheck, FenceVerdict, FenceVerdicts, FencedToken, VerdictWord};
+pub use holders::{HolderList, HolderPresence, HolderRemoved, PresenceRequest};
+pub use lease::{CAMERA, DEFAULT_INCARNATION, LEASE_LABELS, Lease, NODE, holder};
+pub use policy::OutagePolicy;
+pub use problem::{Code, FieldError, Loss, Problem, ProblemHolder};
+pub use renew::{
+    HeartbeatAnswer, HeartbeatRequest, RenewItem, RenewManyRequest, RenewRequest, Renewed,
+    RenewedList, RevokeRequest, Success, ValidateAnswer, ValidateRequest,
+};
+pub use seconds::Seconds;
+pub use time::Time;

@@ -1,0 +1,99 @@
+//! Reading a JSON body so that a mistake can be named.
+
+use serde::de::DeserializeOwned;
+
+use crate::FieldError;
+
+/// Reads a JSON object. A mistake says in which field it is and what was expected there. An empty
+/// body counts as `{}`, so that requests without any required field need none.
+pub fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, FieldError> {
+    match body.iter().find(|byte| !byte.is_ascii_whitespace()) {
+        None => parse_value(b"{}"),
+        Some(b'{') => parse_value(body),
+        // serde would read an array as an object's fields in their order.
+        Some(_) => Err(FieldError::new("body", "a JSON object")),
+    }
+}
+
+/// Reads any JSON value. A mistake says in which field it is and what was expected there.
+pub fn parse_value<T: DeserializeOwned>(body: &[u8]) -> Result<T, FieldError> {
+    let reader = &mut serde_json::Deserializer::from_slice(body);
+    let value = serde_path_to_error::deserialize(&mut *reader).map_err(|error| {
+        let path = error.path().to_string();
+        let inner = error.into_inner();
+        if inner.is_data() {
+            describe(&path, &inner.to_string())
+        } else {
+            FieldError::new("body", format!("valid JSON: {inner}"))
+        }
+    })?;
+    reader
+        .end()
+        .map_err(|error| FieldError::new("body", format!("one JSON value: {error}")))?;
+    Ok(value)
+}
+
+/// serde's words as field and expectation. It names an unknown or missing field in its message and
+/// not in its path.
+fn describe(path: &str, message: &str) -> FieldError {
+    let message = message
+        .rsplit_once(" at line ")
+        .map_or(message, |(text, _)| text);
+    let inside = |name: &str| {
+        if path == "." || path == name || path.ends_with(&format!(".{name}")) {
+            path.strip_suffix(name).unwrap_or_default().to_owned() + name
+        } else {
+            format!("{path}.{name}")
+        }
+    };
+    if let Some(rest) = message.strip_prefix("unknown field `")
+        && let Some((name, rest)) = rest.split_once('`')
+    {
+        let known = rest.trim_start_matches(", expected ");
+        return FieldError::new(inside(name), format!("no such field; known: {known}"));
+    }
+    if let Some(name) = message
+        .strip_prefix("missing field `")
+        .and_then(|rest| rest.strip_suffix('`'))
+    {
+        return FieldError::new(inside(name), "this field is required");
+    }
+    let field = if path == "." { "body" } else { path };
+    let expected = message
+        .rsplit_once(", expected ")
+        .map_or(message, |(_, expected)| expected);
+    FieldError::new(field, expected)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{AcquireRequest, RenewManyRequest};
+
+    fn error(body: &str) -> FieldError {
+        parse::<AcquireRequest>(body.as_bytes()).unwrap_err()
+    }
+
+    #[test]
+    fn mistakes_name_their_field() {
+        assert_eq!(error(r#"{"ttl_seconds": "x"}"#).field, "ttl_seconds");
+        let unknown = error(r#"{"tttl": 1}"#);
+        assert_eq!(unknown.field, "tttl");
+        assert!(unknown.expected.contains("ttl_seconds"), "{unknown:?}");
+        assert_eq!(error(r#"{"pool": {"kind": "t"}}"#).field, "pool.ids");
+        assert_eq!(error(r#"{"pool": {"kinds": "t"}}"#).field, "pool.kinds");
+        assert_eq!(error("[1]").field, "body");
+        assert_eq!(error("{").field, "body");
+        assert_eq!(error("{} {}").field, "body");
+        let nested = parse::<RenewManyRequest>(br#"{"holder":"a","leases":[{"token":-1}]}"#);
+        assert_eq!(nested.unwrap_err().field, "leases[0].token");
+    }
+
+    #[test]
+    fn an_empty_body_is_an_empty_object() {
+        assert_eq!(
+            parse::<AcquireRequest>(b" ").unwrap(),
+            AcquireRequest::default()
+        );
+    }
+}

@@ -1,0 +1,183 @@
+//! Changes on the wire: pages of the history, the stream's events, and who owned what when.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::{CAMERA, LEASE_LABELS, Lease, Time};
+
+/// One change.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Event {
+    /// Names the event: its revision. A renewal that is not kept shares the one it came after.
+    pub event_id: String,
+    /// Its place in the history.
+    pub revision: u64,
+    /// What happened: `lease_acquired`, `lease_renewed`, `lease_expired`, …
+    pub event_type: String,
+    /// When, on the authority's clock.
+    pub timestamp: Time,
+    /// The key: `kind:id`.
+    pub key: String,
+    /// The kind of the key.
+    pub kind: String,
+    /// The id of the key.
+    pub id: String,
+    /// The lease, for events about one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_id: Option<String>,
+    /// The holder's name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holder: Option<String>,
+    /// The holder's process start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub incarnation: Option<String>,
+    /// The camera, for keys of the kind `camera`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub camera_uuid: Option<String>,
+    /// The holder's name, for keys of the kind `camera`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runner_id: Option<String>,
+    /// The shard of the lease.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shard_id: Option<String>,
+    /// The tenant of the lease.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant_id: Option<String>,
+    /// The site of the lease.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub site_id: Option<String>,
+    /// The lease's token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<u64>,
+    /// Until when the lease was, or would have been, valid.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Time>,
+    /// Further labels of the lease.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
+}
+
+impl From<&lease::Event> for Event {
+    fn from(it: &lease::Event) -> Self {
+        let about = it.lease.as_ref();
+        let label = |name: &str| {
+            about
+                .and_then(|lease| lease.labels.get(name))
+                .map(str::to_owned)
+        };
+        let holder = about.map(|lease| lease.holder.name.as_str().to_owned());
+        let camera = it.key.kind() == CAMERA;
+        Self {
+            event_id: it.revision.to_string(),
+            revision: it.revision.get(),
+            event_type: it.kind.as_str().to_owned(),
+            timestamp: it.at.into(),
+            key: it.key.to_string(),
+            kind: it.key.kind().to_owned(),
+            id: it.key.id().to_owned(),
+            lease_id: about.map(|lease| lease.id.to_string()),
+            incarnation: about.map(|lease| lease.holder.incarnation.as_str().to_owned()),
+            camera_uuid: camera.then(|| it.key.id().to_owned()),
+            runner_id: if camera { holder.clone() } else { None },
+            holder,
+            shard_id: label("shard"),
+            tenant_id: label(lease::TENANT),
+            site_id: label(lease::SITE),
+            token: about.map(|lease| lease.token.get()),
+            expires_at: about.map(|lease| lease.expires_at.into()),
+            labels: about
+                .into_iter()
+                .flat_map(|lease| lease.labels.iter())
+                .filter(|(name, _)| !LEASE_LABELS.iter().any(|(_, label)| label == name))
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .collect(),
+            detail: it.detail.as_deref().map(str::to_owned),
+        }
+    }
+}
+
+/// One page of the history, oldest first.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct EventList {
+    /// The events.
+    pub events: Vec<Event>,
+    /// Whether there is more.
+    pub more: bool,
+    /// Where the next page begins: pass it as `after`.
+    pub next_after: u64,
+    /// The oldest revision the history still has.
+    pub oldest: u64,
+    /// The newest revision.
+    pub newest: u64,
+    /// True when events right after the asked-for revision are no longer there.
+    pub gap: bool,
+}
+
+/// Everything live at one revision: what a watcher gets instead of a gap.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Snapshot {
+    /// As of this revision.
+    pub revision: u64,
+    /// At this time.
+    pub at: Time,
+    /// The live leases.
+    pub leases: Vec<Lease>,
+}
+
+/// One owner's time.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Owner {
+    /// The grant.
+    pub lease_id: String,
+    /// The owner's name.
+    pub holder: String,
+    /// The owner's process start.
+    pub incarnation: String,
+    /// Under which token.
+    pub token: u64,
+    /// From when.
+    pub from: Time,
+    /// Until when; absent while it lasts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Time>,
+    /// The event that ended it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_by: Option<String>,
+    /// Why it ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
+}
+
+impl From<&lease::history::Ownership> for Owner {
+    fn from(it: &lease::history::Ownership) -> Self {
+        Self {
+            lease_id: it.lease.id.to_string(),
+            holder: it.lease.holder.name.as_str().to_owned(),
+            incarnation: it.lease.holder.incarnation.as_str().to_owned(),
+            token: it.lease.token.get(),
+            from: it.from.into(),
+            until: it.until.map(|(at, _)| at.into()),
+            ended_by: it.until.map(|(_, kind)| kind.as_str().to_owned()),
+            detail: it.detail.as_deref().map(str::to_owned),
+        }
+    }
+}
+
+/// The owners of a key in the order of their times.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct History {
+    /// The key: `kind:id`.
+    pub key: String,
+    /// All owners the history still knows, or the one at the time that was asked for.
+    pub owners: Vec<Owner>,
+    /// The time that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<Time>,
+    /// The oldest revision the history still has: owners before it may be missing.
+    pub oldest: u64,
+}

@@ -1,0 +1,88 @@
+//! Where everything is. Paths are accepted with and without a trailing slash.
+
+/// The prefix of the control plane.
+pub const V1: &str = "/api/v1";
+
+/// `POST`: ask for keys.
+pub const ACQUIRE: &str = "/api/v1/leases/acquire";
+/// `POST`: keep many leases.
+pub const RENEW_MANY: &str = "/api/v1/leases/renew";
+/// `GET`: list leases.
+pub const LEASES: &str = "/api/v1/leases";
+/// `GET`: one lease.
+pub const LEASE: &str = "/api/v1/leases/{lease_id}";
+/// `PUT`: keep one lease.
+pub const RENEW: &str = "/api/v1/leases/{lease_id}/renew";
+/// `POST`: a sign of life for one lease.
+pub const HEARTBEAT: &str = "/api/v1/leases/{lease_id}/heartbeat";
+/// `POST`: is it still live?
+pub const VALIDATE: &str = "/api/v1/leases/{lease_id}/validate";
+/// `DELETE`: give it back.
+pub const RELEASE: &str = "/api/v1/leases/{lease_id}/release";
+/// `POST`: take it away.
+pub const REVOKE: &str = "/api/v1/leases/{lease_id}/revoke";
+/// `GET`: the live leases of a runner.
+pub const BY_RUNNER: &str = "/api/v1/leases/runner/{runner_id}";
+/// `GET`: the live lease of a camera.
+pub const BY_CAMERA: &str = "/api/v1/leases/camera/{camera_uuid}";
+/// `GET`: who owned a key, and when.
+pub const HISTORY: &str = "/api/v1/leases/history";
+/// `GET`: a page of the history.
+pub const EVENTS: &str = "/api/v1/events";
+/// `GET`: changes as server-sent events.
+pub const EVENT_STREAM: &str = "/api/v1/events/stream";
+/// `POST`: do these tokens still count?
+pub const FENCES_CHECK: &str = "/api/v1/fences/check";
+/// `GET`: who is there.
+pub const HOLDERS: &str = "/api/v1/holders";
+/// `PUT`, `DELETE`: one holder's presence.
+pub const HOLDER: &str = "/api/v1/holders/{name}";
+/// `GET` as WebSocket: the holder's stream.
+pub const HOLDER_STREAM: &str = "/api/v1/holders/{name}/stream";
+/// `POST`: a method of the authority.
+pub const AUTHORITY: &str = "/api/v1/authority/{method}";
+/// `POST`, `DELETE`: log the page in and out with a cookie.
+pub const SESSION: &str = "/api/v3/auth/session";
+/// The process is alive.
+pub const HEALTHZ: &str = "/healthz";
+/// The store can be reached.
+pub const READYZ: &str = "/readyz";
+/// Prometheus metrics.
+pub const METRICS: &str = "/metrics";
+/// The specification of all of this.
+pub const OPENAPI: &str = "/api/openapi.json";
+
+/// Puts values into a path, in order, each encoded so that it stays one segment.
+///
+/// ```
+/// use leasehold_api::paths;
+/// assert_eq!(paths::fill(paths::HOLDER, &["a/b c"]), "/api/v1/holders/a%2Fb%20c");
+/// ```
+pub fn fill(path: &str, values: &[&str]) -> String {
+    let mut values = values.iter();
+    path.split('/')
+        .map(|segment| {
+            if segment.starts_with('{') {
+                values.next().map_or(String::new(), |value| encode(value))
+            } else {
+                segment.to_owned()
+            }
+        })
+        .collect::<Vec<_>>()
+        .join("/")
+}
+
+/// Encodes one segment of a path, or one value of a query.
+pub fn encode(text: &str) -> String {
+    use std::fmt::Write as _;
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
+            encoded.push(byte.into());
+        } else {
+            // Writing to a string cannot fail.
+            let _ = write!(encoded, "%{byte:02X}");
+        }
+    }
+    encoded
+}

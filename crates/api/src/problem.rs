@@ -1,0 +1,319 @@
+//! Every error as `application/problem+json`, with a code that tells a client what it may do next.
+
+use serde::{Deserialize, Deserializer, Serialize};
+use utoipa::ToSchema;
+
+use crate::Seconds;
+
+/// The media type of a problem.
+pub const MEDIA_TYPE: &str = "application/problem+json";
+
+macro_rules! codes {
+    ($($(#[$doc:meta])* $name:ident = $word:literal, $status:literal, $retryable:literal, $no_side_effects:literal, $title:literal;)*) => {
+        /// What went wrong, for programs.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize, ToSchema)]
+        pub enum Code {
+            $($(#[$doc])* #[serde(rename = $word)] $name,)*
+        }
+
+        impl Code {
+            /// All codes.
+            pub const ALL: &[Self] = &[$(Self::$name,)*];
+
+            /// The word on the wire.
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$name => $word,)* }
+            }
+
+            /// The HTTP status.
+            pub const fn status(self) -> u16 {
+                match self { $(Self::$name => $status,)* }
+            }
+
+            /// Whether the same request may succeed later.
+            pub const fn retryable(self) -> bool {
+                match self { $(Self::$name => $retryable,)* }
+            }
+
+            /// Whether it is certain that the request changed nothing, so that a repeat cannot do
+            /// it twice.
+            pub const fn has_no_side_effects(self) -> bool {
+                match self { $(Self::$name => $no_side_effects,)* }
+            }
+
+            /// A few words for people.
+            pub const fn title(self) -> &'static str {
+                match self { $(Self::$name => $title,)* }
+            }
+        }
+    };
+}
+
+codes! {
+    // name = word, status, retryable, has no side effects, title
+    /// No such lease is known.
+    LeaseNotFound = "LEASE_NOT_FOUND", 404, false, true, "No such lease";
+    /// The lease is over: it lapsed, was given back, or somebody else has the key.
+    LeaseExpired = "LEASE_EXPIRED", 410, false, true, "The lease is over";
+    /// The lease was taken away.
+    LeaseRevoked = "LEASE_REVOKED", 410, false, true, "The lease was revoked";
+    /// Somebody else has the key.
+    LeaseAlreadyHeld = "LEASE_ALREADY_HELD", 409, true, true, "Somebody else holds this key";
+    /// No such runner is registered.
+    RunnerNotFound = "RUNNER_NOT_FOUND", 404, false, true, "No such runner";
+    /// Another live incarnation has this runner id.
+    RunnerAlreadyRegistered = "RUNNER_ALREADY_REGISTERED", 409, true, true, "This runner id is in use";
+    /// The holder has as many leases as it may have.
+    RunnerAtCapacity = "RUNNER_AT_CAPACITY", 409, true, true, "The holder is at its capacity";
+    /// No such camera is known.
+    CameraNotFound = "CAMERA_NOT_FOUND", 404, false, true, "No such camera";
+    /// Something in the request is wrong: `errors` names each field.
+    ConfigInvalid = "CONFIG_INVALID", 400, false, true, "The request is not valid";
+    /// A version that was sent is not the current one.
+    ConfigVersionMismatch = "CONFIG_VERSION_MISMATCH", 409, false, true, "The configuration version is not current";
+    /// A document changed since it was read.
+    PreconditionFailed = "PRECONDITION_FAILED", 412, false, true, "It was changed meanwhile";
+    /// No credential, or a wrong one.
+    AuthenticationFailed = "AUTHENTICATION_FAILED", 401, false, true, "A valid token is needed";
+    /// The credential does not reach this far.
+    AuthorizationFailed = "AUTHORIZATION_FAILED", 403, false, true, "This token may not do that";
+    /// Too many acquires in too short a time.
+    RateLimited = "RATE_LIMITED", 429, true, true, "Too many requests";
+    /// The server has more to do than it can, and did not begin with this.
+    Overloaded = "OVERLOADED", 503, true, true, "The server is busy";
+    /// The store gave no answer. `outcome` says whether the request may have happened.
+    StoreUnavailable = "STORE_UNAVAILABLE", 503, true, false, "The store cannot be reached";
+    /// A fault of the server.
+    InternalError = "INTERNAL_ERROR", 500, false, false, "Something is wrong on the server";
+    /// The service lease is held by another session.
+    LeaseBusy = "LEASE_BUSY", 409, true, true, "The service is in use";
+    /// No such session is known.
+    SessionNotFound = "SESSION_NOT_FOUND", 404, false, true, "No such session";
+    /// The session is over.
+    SessionExpired = "SESSION_EXPIRED", 410, false, true, "The session is over";
+    /// There is nothing at this path.
+    NotFound = "NOT_FOUND", 404, false, true, "There is nothing here";
+    /// The path does not know this method.
+    MethodNotAllowed = "METHOD_NOT_ALLOWED", 405, false, true, "This method is not allowed here";
+    /// The body is larger than the limit.
+    PayloadTooLarge = "PAYLOAD_TOO_LARGE", 413, false, true, "The body is too large";
+    /// The body is not JSON.
+    UnsupportedMediaType = "UNSUPPORTED_MEDIA_TYPE", 415, false, true, "Only application/json is accepted";
+    /// The request took longer than the limit; it may still have happened.
+    RequestTimeout = "REQUEST_TIMEOUT", 503, true, false, "The request took too long";
+    /// The store that is in use cannot do this at all.
+    NotSupported = "NOT_SUPPORTED", 501, false, true, "This store cannot do that";
+}
+
+impl Code {
+    /// The code with that word.
+    pub fn parse(word: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|code| code.as_str() == word)
+    }
+
+    /// The identifier in a problem's `type`.
+    pub fn type_uri(self) -> String {
+        format!("urn:leasehold:problem:{}", self.as_str().to_lowercase())
+    }
+}
+
+impl std::fmt::Display for Code {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// One wrong field.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct FieldError {
+    /// Which field, as a path: `pool.ids`, `leases[3].token`.
+    pub field: String,
+    /// What would have been accepted.
+    #[serde(default)]
+    pub expected: String,
+}
+
+impl FieldError {
+    /// A complaint about `field`.
+    pub fn new(field: impl Into<String>, expected: impl Into<String>) -> Self {
+        Self {
+            field: field.into(),
+            expected: expected.into(),
+        }
+    }
+}
+
+impl From<lease::Invalid> for FieldError {
+    fn from(invalid: lease::Invalid) -> Self {
+        Self::new(invalid.field, invalid.expected)
+    }
+}
+
+/// Who stands in the way of a grant.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ProblemHolder {
+    /// The key that is held.
+    pub key: String,
+    /// The holder's name. Absent when it belongs to another tenant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holder: Option<String>,
+    /// The holder's incarnation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub incarnation: Option<String>,
+    /// The token it holds the key with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<u64>,
+}
+
+/// Why a lease is gone (L7).
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Loss {
+    /// `expired`, `revoked`, `stolen`, `released` or `unknown`.
+    pub reason: String,
+    /// The administrator's words, for a revocation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
+}
+
+impl From<&lease::Loss> for Loss {
+    fn from(loss: &lease::Loss) -> Self {
+        Self {
+            reason: loss.as_str().to_owned(),
+            detail: match loss {
+                lease::Loss::Revoked { why } => Some(why.as_ref().to_owned()),
+                _ => None,
+            },
+        }
+    }
+}
+
+impl From<&Loss> for lease::Loss {
+    fn from(loss: &Loss) -> Self {
+        match loss.reason.as_str() {
+            "expired" => Self::Expired,
+            "revoked" => Self::Revoked {
+                why: loss.detail.clone().unwrap_or_default().into(),
+            },
+            "stolen" => Self::Stolen,
+            "released" => Self::Released,
+            _ => Self::Unknown,
+        }
+    }
+}
+
+/// An error as it goes over the wire (RFC 9457), with `error_code` and `message` beside `code` and
+/// `detail` for clients that know those names.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
+pub struct Problem {
+    /// Names the sort of problem.
+    #[serde(rename = "type", default)]
+    pub type_uri: String,
+    /// A few words for people, the same for every problem of this sort.
+    #[serde(default)]
+    pub title: String,
+    /// The HTTP status.
+    #[serde(default)]
+    pub status: u16,
+    /// What happened this time.
+    #[serde(default)]
+    pub detail: String,
+    /// For programs. `None` when another server sent a code that is not known here.
+    #[serde(default, deserialize_with = "known_code")]
+    pub code: Option<Code>,
+    /// The request, as it is named in the server's log.
+    #[serde(default)]
+    pub request_id: String,
+    /// Each wrong field.
+    #[serde(default)]
+    pub errors: Vec<FieldError>,
+    /// The same as `code`.
+    #[serde(default, deserialize_with = "known_code")]
+    pub error_code: Option<Code>,
+    /// The same as `detail`.
+    #[serde(default)]
+    pub message: String,
+    /// Who stands in the way, for `LEASE_ALREADY_HELD`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<ProblemHolder>,
+    /// The same as `held.holder`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holder: Option<String>,
+    /// When a repeat may help.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_after_seconds: Option<Seconds>,
+    /// Why the lease is gone, for `LEASE_EXPIRED` and `LEASE_REVOKED`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss: Option<Loss>,
+    /// The authority's own failure, where it has one: see [`crate::authority::Fault`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<crate::authority::Fault>,
+}
+
+/// A code that is not known here is no reason to fail: the status still tells enough.
+fn known_code<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Code>, D::Error> {
+    let word = Option::<String>::deserialize(deserializer)?;
+    Ok(word.as_deref().and_then(Code::parse))
+}
+
+impl Problem {
+    /// A problem with this code and detail; everything else follows from the code.
+    pub fn new(code: Code, detail: impl Into<String>) -> Self {
+        let detail = detail.into();
+        Self {
+            type_uri: code.type_uri(),
+            title: code.title().to_owned(),
+            status: code.status(),
+            message: detail.clone(),
+            detail,
+            code: Some(code),
+            error_code: Some(code),
+            ..Self::default()
+        }
+    }
+
+    /// The code, under whichever of its two names it came.
+    pub fn known(&self) -> Option<Code> {
+        self.code.or(self.error_code)
+    }
+
+    /// Whether the same request may succeed later.
+    pub fn retryable(&self) -> bool {
+        match self.known() {
+            Some(code) => code.retryable(),
+            None => matches!(self.status, 408 | 429 | 500..),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_has_its_own_word_and_an_error_status() {
+        let mut words: Vec<_> = Code::ALL.iter().map(|code| code.as_str()).collect();
+        words.sort_unstable();
+        words.dedup();
+        assert_eq!(words.len(), Code::ALL.len());
+        for code in Code::ALL {
+            assert!((400..600).contains(&code.status()), "{code}");
+            assert_eq!(Code::parse(code.as_str()), Some(*code));
+            assert_eq!(
+                serde_json::to_value(code).unwrap(),
+                serde_json::json!(code.as_str())
+            );
+        }
+    }
+
+    #[test]
+    fn a_problem_of_a_stranger_is_read_too() {
+        let problem: Problem =
+            serde_json::from_str(r#"{"error_code":"NEVER_SEEN","message":"no","status":409}"#)
+                .unwrap();
+        assert_eq!((problem.known(), problem.status), (None, 409));
+        assert!(!problem.retryable());
+        let problem: Problem =
+            serde_json::from_str(r#"{"error_code":"LEASE_ALREADY_HELD"}"#).unwrap();
+        assert_eq!(problem.known(), Some(Code::LeaseAlreadyHeld));
+    }
+}
