@@ -23,7 +23,11 @@ enum Footing {
 impl Engine {
     pub(super) fn acquire(&mut self, request: Acquire, effects: &mut Effects) -> Outcome {
         // A lapsed lease that someone waits for goes to that waiter, not to a newcomer.
-        for key in request.want.keys() {
+        let keys: &[Key] = match self.waiters.len() {
+            0 => &[],
+            _ => request.want.keys(),
+        };
+        for key in keys {
             if let Some(slot) = self.slots.find(key)
                 && self.slots.get(slot).has_waiters()
             {
@@ -51,8 +55,39 @@ impl Engine {
     /// Grants or refuses now, without waiting. A refusal changes nothing.
     pub(super) fn decide(&mut self, request: &Acquire, effects: &mut Effects) -> Acquired {
         match &request.want {
-            Want::All(keys) => self.decide_all(request, keys, effects),
+            Want::All(keys) => match keys.as_slice() {
+                [key] => self.decide_one(request, key, effects),
+                keys => self.decide_all(request, keys, effects),
+            },
             Want::Any(keys) => self.decide_any(request, keys, effects),
+        }
+    }
+
+    /// One key, looked up once: nearly every acquire.
+    fn decide_one(&mut self, request: &Acquire, key: &Key, effects: &mut Effects) -> Acquired {
+        let place = self.slots.locate(key);
+        let lease = match self.footing_at(request, place.slot) {
+            Footing::Own(slot) => {
+                return Acquired::Granted {
+                    leases: vec![self.refresh(slot, request, effects)],
+                    fresh: false,
+                };
+            }
+            Footing::Held(slot) if request.force.is_none() => return self.refuse_held(slot),
+            Footing::Free | Footing::Held(_) => {
+                if self.next_token_at(place.slot).is_none() {
+                    return refuse(key, Cause::TokensExhausted);
+                }
+                if let Some(limit) = self.over_limit(request, 1) {
+                    return refuse(key, limit);
+                }
+                let slot = self.slots.occupy(place, key);
+                self.take(slot, request, effects)
+            }
+        };
+        Acquired::Granted {
+            leases: vec![lease],
+            fresh: true,
         }
     }
 
@@ -75,7 +110,10 @@ impl Engine {
         for key in keys {
             leases.push(match self.footing(request, key) {
                 Footing::Own(slot) => self.refresh(slot, request, effects),
-                Footing::Free | Footing::Held(_) => self.take(key, request, effects),
+                Footing::Free | Footing::Held(_) => {
+                    let slot = self.slots.find_or_insert(key);
+                    self.take(slot, request, effects)
+                }
             });
         }
         Acquired::Granted {
@@ -100,14 +138,19 @@ impl Engine {
         if let Some(limit) = self.over_limit(request, 1) {
             return refuse(key, limit);
         }
+        let slot = self.slots.find_or_insert(key);
         Acquired::Granted {
-            leases: vec![self.take(key, request, effects)],
+            leases: vec![self.take(slot, request, effects)],
             fresh: true,
         }
     }
 
     fn footing(&self, request: &Acquire, key: &Key) -> Footing {
-        let Some(slot) = self.slots.find(key) else {
+        self.footing_at(request, self.slots.find(key))
+    }
+
+    fn footing_at(&self, request: &Acquire, slot: Option<SlotIndex>) -> Footing {
+        let Some(slot) = slot else {
             return Footing::Free;
         };
         let it = self.slots.get(slot);
@@ -135,8 +178,7 @@ impl Engine {
         let held = self
             .holders
             .incarnations(&request.holder.name)
-            .iter()
-            .flat_map(|&holder| self.holders.slots(&self.slots, holder))
+            .flat_map(|holder| self.holders.slots(&self.slots, holder))
             .map(|slot| self.slots.get(slot))
             .filter(|slot| slot.key.kind() == kind)
             .filter(|slot| {
@@ -148,10 +190,11 @@ impl Engine {
     }
 
     fn next_token(&self, key: &Key) -> Option<Token> {
-        let last = self
-            .slots
-            .find(key)
-            .map_or(Token::ZERO, |slot| self.slots.get(slot).last_token());
+        self.next_token_at(self.slots.find(key))
+    }
+
+    fn next_token_at(&self, slot: Option<SlotIndex>) -> Option<Token> {
+        let last = slot.map_or(Token::ZERO, |slot| self.slots.get(slot).last_token());
         Token::after(last.max(self.floor), self.now)
     }
 
@@ -173,8 +216,7 @@ impl Engine {
     }
 
     /// A new grant, over whatever lapsed lease is still there, or over a live one by force.
-    fn take(&mut self, key: &Key, request: &Acquire, effects: &mut Effects) -> Lease {
-        let slot = self.slots.find_or_insert(key);
+    fn take(&mut self, slot: SlotIndex, request: &Acquire, effects: &mut Effects) -> Lease {
         if let Some(grant) = self.slots.get(slot).grant() {
             if *self.holders.get(grant.holder) == request.holder && self.now >= grant.lapses_at() {
                 self.end(slot, Loss::Expired, EventKind::LeaseExpired, None, effects);

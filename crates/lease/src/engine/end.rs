@@ -6,7 +6,7 @@ use super::{
     Effects, Engine, Idle,
     slots::{Ended, SlotIndex, State},
 };
-use crate::{Departure, Event, EventKind, EventLease, Key, Lease, LeaseRef, Loss, Revoke};
+use crate::{Departure, EventKind, Key, Lease, LeaseRef, Loss, Revoke};
 
 impl Engine {
     pub(super) fn release(&mut self, lease: &LeaseRef, why: &str, effects: &mut Effects) -> bool {
@@ -33,7 +33,9 @@ impl Engine {
         let loss = Loss::Revoked {
             why: request.reason.clone(),
         };
-        let lease = self.end(
+        let mut lease = self.lease_in(slot);
+        lease.status = loss.status();
+        self.end(
             slot,
             loss,
             EventKind::LeaseRevoked,
@@ -70,9 +72,8 @@ impl Engine {
         let mut leases: Vec<Key> = self
             .holders
             .incarnations(&holder.name)
-            .iter()
-            .filter(|&&index| concerned(self.holders.get(index)))
-            .flat_map(|&index| self.holders.slots(&self.slots, index))
+            .filter(|&index| concerned(self.holders.get(index)))
+            .flat_map(|index| self.holders.slots(&self.slots, index))
             .map(|slot| self.slots.get(slot))
             .filter(|slot| {
                 !only_on_death || slot.grant().is_some_and(|grant| grant.release_on_death)
@@ -89,13 +90,16 @@ impl Engine {
             if self.settle(slot, effects) {
                 continue;
             }
-            released.push(self.end(
+            let mut lease = self.lease_in(slot);
+            lease.status = Loss::Released.status();
+            released.push(lease);
+            self.end(
                 slot,
                 Loss::Released,
                 EventKind::LeaseReleased,
                 Some(detail.clone()),
                 effects,
-            ));
+            );
             self.serve(slot, effects);
         }
         released
@@ -127,32 +131,21 @@ impl Engine {
         kind: EventKind,
         detail: Option<Arc<str>>,
         effects: &mut Effects,
-    ) -> Lease {
-        let mut lease = self.lease_in(slot);
-        lease.status = loss.status();
+    ) {
+        let Some(grant) = self.slots.get(slot).grant() else {
+            return;
+        };
+        let (id, last) = (grant.id, grant.token);
         let revision = self.next_revision();
-        effects.events.push(Event {
-            revision,
-            at: self.now,
-            kind,
-            key: lease.key.clone(),
-            lease: Some(EventLease {
-                id: lease.id,
-                holder: lease.holder.clone(),
-                token: lease.token,
-                expires_at: lease.expires_at,
-                labels: lease.labels.clone(),
-            }),
-            detail,
-        });
-        self.slots.unindex_id(lease.id, slot);
+        self.announce(slot, kind, revision, detail, effects);
+        self.slots.unindex_id(id, slot);
         self.holders.unlink(&mut self.slots, slot);
         let it = self.slots.get_mut(slot);
         it.generation = it.generation.wrapping_add(1);
         it.state = State::Idle {
-            last: lease.token,
+            last,
             ended: Some(Ended {
-                id: lease.id,
+                id,
                 loss,
                 at: self.now,
             }),
@@ -164,7 +157,6 @@ impl Engine {
             since: self.now,
         });
         self.forget_idle(effects);
-        lease
     }
 
     /// Folds the tokens of keys that nobody used for long into the floor (L3): a later grant of such

@@ -1,6 +1,8 @@
 //! Who holds what: each holder once, and its leases as a list through the slots.
 
-use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+
+use hashbrown::HashTable;
 
 use super::slots::{NONE, SlotIndex, Slots};
 use crate::{Holder, HolderName};
@@ -12,6 +14,8 @@ struct Entry {
     holder: Holder,
     first: SlotIndex,
     leases: u32,
+    /// Another incarnation of the same name; nearly always none.
+    sibling: HolderIndex,
 }
 
 /// All holders that have at least one lease.
@@ -19,8 +23,9 @@ struct Entry {
 pub(super) struct Holders {
     entries: Vec<Option<Entry>>,
     free: Vec<HolderIndex>,
-    /// The incarnations of a name; nearly always one.
-    by_name: HashMap<HolderName, Vec<HolderIndex>>,
+    /// The first incarnation of each name; the others hang on it.
+    by_name: HashTable<HolderIndex>,
+    hasher: RandomState,
 }
 
 impl Holders {
@@ -29,16 +34,21 @@ impl Holders {
     }
 
     pub fn find(&self, holder: &Holder) -> Option<HolderIndex> {
-        self.by_name
-            .get(&holder.name)?
-            .iter()
-            .copied()
+        self.incarnations(&holder.name)
             .find(|&index| self.entry(index).holder.incarnation == holder.incarnation)
     }
 
     /// The known incarnations of a name.
-    pub fn incarnations(&self, name: &HolderName) -> &[HolderIndex] {
-        self.by_name.get(name).map_or(&[], Vec::as_slice)
+    pub fn incarnations(&self, name: &HolderName) -> impl Iterator<Item = HolderIndex> {
+        let hash = self.hasher.hash_one(name);
+        let first = self
+            .by_name
+            .find(hash, |&index| self.entry(index).holder.name == *name)
+            .copied();
+        std::iter::successors(first, |&index| {
+            let sibling = self.entry(index).sibling;
+            (sibling != NONE).then_some(sibling)
+        })
     }
 
     /// Puts a slot, whose grant must be there already, into the list of its holder.
@@ -106,35 +116,75 @@ impl Holders {
     }
 
     fn insert(&mut self, holder: &Holder) -> HolderIndex {
+        let hash = self.hasher.hash_one(&holder.name);
+        let entries = &self.entries;
+        let first = self
+            .by_name
+            .find_mut(hash, |&index| has_name(entries, index, &holder.name));
         let entry = Some(Entry {
             holder: holder.clone(),
             first: NONE,
             leases: 0,
+            sibling: first.as_deref().copied().unwrap_or(NONE),
         });
-        let index = if let Some(index) = self.free.pop() {
-            self.entries[index as usize] = entry;
-            index
-        } else {
+        let index = self.free.pop().unwrap_or_else(|| {
+            u32::try_from(entries.len())
+                .ok()
+                .filter(|&index| index != NONE)
+                .expect("fewer than four billion holders")
+        });
+        // The newcomer becomes the first of its name.
+        let known = first.map(|first| *first = index).is_some();
+        if index as usize == self.entries.len() {
             self.entries.push(entry);
-            u32::try_from(self.entries.len() - 1).expect("fewer than four billion holders")
-        };
-        self.by_name
-            .entry(holder.name.clone())
-            .or_default()
-            .push(index);
+        } else {
+            self.entries[index as usize] = entry;
+        }
+        if !known {
+            let (entries, hasher) = (&self.entries, &self.hasher);
+            self.by_name.insert_unique(hash, index, |&index| {
+                entries[index as usize]
+                    .as_ref()
+                    .map_or(0, |entry| hasher.hash_one(&entry.holder.name))
+            });
+        }
         index
     }
 
     fn remove(&mut self, index: HolderIndex) {
-        let Some(entry) = self.entries[index as usize].take() else {
+        let Some(gone) = self.entries[index as usize].take() else {
             return;
         };
         self.free.push(index);
-        if let Some(incarnations) = self.by_name.get_mut(&entry.holder.name) {
-            incarnations.retain(|&other| other != index);
-            if incarnations.is_empty() {
-                self.by_name.remove(&entry.holder.name);
+        let hash = self.hasher.hash_one(&gone.holder.name);
+        let entries = &self.entries;
+        let name = &gone.holder.name;
+        let Ok(mut first) = self.by_name.find_entry(hash, |&other| {
+            other == index || has_name(entries, other, name)
+        }) else {
+            return;
+        };
+        if *first.get() == index {
+            if gone.sibling == NONE {
+                first.remove();
+            } else {
+                *first.get_mut() = gone.sibling;
             }
+            return;
+        }
+        let mut place = *first.get();
+        while let Some(entry) = self.entries[place as usize].as_mut() {
+            if entry.sibling == index {
+                entry.sibling = gone.sibling;
+                return;
+            }
+            place = entry.sibling;
         }
     }
+}
+
+fn has_name(entries: &[Option<Entry>], index: HolderIndex, name: &HolderName) -> bool {
+    entries[index as usize]
+        .as_ref()
+        .is_some_and(|entry| entry.holder.name == *name)
 }

@@ -149,6 +149,13 @@ impl Slot {
     }
 }
 
+/// Where a key is, or would be.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    hash: u64,
+    pub slot: Option<SlotIndex>,
+}
+
 /// All slots. Chunks keep growth from copying (and briefly doubling) everything.
 pub(super) struct Slots {
     chunks: Vec<Vec<Option<Slot>>>,
@@ -173,19 +180,27 @@ impl Slots {
     }
 
     pub fn find(&self, key: &Key) -> Option<SlotIndex> {
+        self.locate(key).slot
+    }
+
+    /// Looks a key up once; [`Slots::occupy`] then needs no second look.
+    pub fn locate(&self, key: &Key) -> Place {
         let hash = self.hasher.hash_one(key);
-        self.by_key
+        let slot = self
+            .by_key
             .find(hash, |&index| slot(&self.chunks, index).key == *key)
-            .copied()
+            .copied();
+        Place { hash, slot }
     }
 
     pub fn find_or_insert(&mut self, key: &Key) -> SlotIndex {
-        let hash = self.hasher.hash_one(key);
-        let chunks = &self.chunks;
-        if let Some(&index) = self
-            .by_key
-            .find(hash, |&index| slot(chunks, index).key == *key)
-        {
+        let place = self.locate(key);
+        self.occupy(place, key)
+    }
+
+    /// The slot at a place, made if it is not there. Nothing may have changed since it was located.
+    pub fn occupy(&mut self, place: Place, key: &Key) -> SlotIndex {
+        if let Some(index) = place.slot {
             return index;
         }
         let fresh = Slot {
@@ -199,7 +214,7 @@ impl Slots {
         };
         let index = self.place(fresh);
         let (chunks, hasher) = (&self.chunks, &self.hasher);
-        self.by_key.insert_unique(hash, index, |&index| {
+        self.by_key.insert_unique(place.hash, index, |&index| {
             hasher.hash_one(&slot(chunks, index).key)
         });
         index

@@ -32,8 +32,7 @@ impl Engine {
                 (_, _, Some(name)) => found.extend(
                     self.holders
                         .incarnations(name)
-                        .iter()
-                        .flat_map(|&holder| self.holders.slots(&self.slots, holder))
+                        .flat_map(|holder| self.holders.slots(&self.slots, holder))
                         .map(|slot| self.lease_in(slot)),
                 ),
                 _ => found.extend(self.live()),
