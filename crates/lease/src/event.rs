@@ -113,8 +113,7 @@ pub struct EventLease {
     pub holder: Holder,
     /// Under which token.
     pub token: Token,
-    /// Until when it was, or would have been, valid. With an event that ends a lease: the moment
-    /// from which the key was free again, so that histories can be checked for overlap (L21).
+    /// Until when it is valid unless renewed; with an event that ends it, until when it would have been.
     pub expires_at: UnixMillis,
     /// The lease's labels.
     #[serde(default, skip_serializing_if = "Labels::is_empty")]

@@ -22,18 +22,7 @@ enum Footing {
 
 impl Engine {
     pub(super) fn acquire(&mut self, request: Acquire, effects: &mut Effects) -> Outcome {
-        // A lapsed lease that someone waits for goes to that waiter, not to a newcomer.
-        let keys: &[Key] = match self.waiters.len() {
-            0 => &[],
-            _ => request.want.keys(),
-        };
-        for key in keys {
-            if let Some(slot) = self.slots.find(key)
-                && self.slots.get(slot).has_waiters()
-            {
-                self.settle(slot, effects);
-            }
-        }
+        self.settle_waited(&request, effects);
         match self.decide(&request, effects) {
             Acquired::Refused(Refusal {
                 cause: Cause::Held { .. },
@@ -49,6 +38,20 @@ impl Engine {
                 }
             }
             acquired => Outcome::Acquired(acquired),
+        }
+    }
+
+    /// A lapsed lease that someone waits for goes to that waiter, not to a newcomer.
+    pub(super) fn settle_waited(&mut self, request: &Acquire, effects: &mut Effects) {
+        if self.waiters.len() == 0 {
+            return;
+        }
+        for key in request.want.keys() {
+            if let Some(slot) = self.slots.find(key)
+                && self.slots.get(slot).has_waiters()
+            {
+                self.settle(slot, effects);
+            }
         }
     }
 

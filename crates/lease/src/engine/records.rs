@@ -18,6 +18,7 @@ impl Engine {
         }
         let mut leases = Vec::new();
         if let Some(request) = &transaction.acquire {
+            self.settle_waited(request, effects);
             match self.decide(request, effects) {
                 Acquired::Granted {
                     leases: granted, ..
@@ -87,7 +88,7 @@ impl Engine {
 }
 
 /// Takes one item more than asked for, to know whether there is more.
-pub(super) fn page<T>(items: impl Iterator<Item = T>, limit: usize) -> Page<T> {
+fn page<T>(items: impl Iterator<Item = T>, limit: usize) -> Page<T> {
     let mut items: Vec<T> = items.take(limit.saturating_add(1)).collect();
     let more = items.len() > limit;
     items.truncate(limit);

@@ -1,6 +1,6 @@
 //! Looking without touching.
 
-use super::{Engine, records::page, slots::State, to_record};
+use super::{Engine, slots::State, to_record};
 use crate::{Key, Lease, LeaseId, LeaseQuery, Page, Snapshot, Status, Token, UnixMillis, Verdict};
 
 impl Engine {
@@ -64,7 +64,14 @@ impl Engine {
                 && query.after.as_ref().is_none_or(|after| lease.key > *after)
         });
         found.sort_by(|a, b| a.key.cmp(&b.key).then(a.acquired_at.cmp(&b.acquired_at)));
-        page(found.into_iter(), query.limit)
+        // All that stands on one key stays on one page, since the next page starts after a key.
+        let mut end = query.limit.min(found.len());
+        while end > 0 && end < found.len() && found[end].key == found[end - 1].key {
+            end += 1;
+        }
+        let more = end < found.len();
+        found.truncate(end);
+        Page { items: found, more }
     }
 
     /// Whether a token still counts.
