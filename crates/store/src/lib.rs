@@ -1,4 +1,10 @@
 //! The authorities: one trait of the kernel, three homes for its state.
+//!
+//! [`open`] makes one from a URL.
 
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
+pub mod embedded;
+mod open;
+
+pub use open::{OpenError, Options, Store, StoreUrl, UrlError, open};

@@ -1,0 +1,274 @@
+//! Questions to the tables: pages of events, leases that have ended, keys in order.
+
+use std::ops::ControlFlow;
+
+use lease::{
+    Event, EventKind, EventPage, EventQuery, Key, Lease, LeaseId, LeaseQuery, Loss, OnOutage, Page,
+    Revision, Status, Ttl, UnixMillis,
+};
+use rusqlite::{Connection, Row, params};
+
+use super::{
+    journal::{Failure, key_of, read_state},
+    row,
+};
+
+/// The first revision that is in the history, and the newest.
+pub(super) fn range(connection: &Connection) -> Result<(Revision, Revision), Failure> {
+    let state = read_state(connection)?;
+    Ok((state.history_from, state.revision))
+}
+
+/// A page of the history.
+pub(super) fn events(connection: &Connection, query: &EventQuery) -> Result<EventPage, Failure> {
+    let (oldest, newest) = range(connection)?;
+    let mut events = Vec::new();
+    let mut more = false;
+    let wanted = |event: &Event| {
+        query.event.is_none_or(|kind| event.kind == kind)
+            && query
+                .kind
+                .as_deref()
+                .is_none_or(|kind| event.key.kind() == kind)
+            && query
+                .tenant
+                .as_deref()
+                .is_none_or(|tenant| event.tenant() == Some(tenant))
+    };
+    let take = |event: Event| {
+        if wanted(&event) {
+            if events.len() == query.limit {
+                more = true;
+                return ControlFlow::Break(());
+            }
+            events.push(event);
+        }
+        ControlFlow::Continue(())
+    };
+    match &query.key {
+        Some(key) => scan(
+            connection,
+            "SELECT revision, at, kind, key, data FROM events
+             WHERE key = ?1 AND revision > ?2 ORDER BY revision",
+            params![key.as_str(), query.after.get()],
+            take,
+        )?,
+        None => scan(
+            connection,
+            "SELECT revision, at, kind, key, data FROM events
+             WHERE revision > ?1 ORDER BY revision",
+            params![query.after.get()],
+            take,
+        )?,
+    }
+    Ok(EventPage {
+        events,
+        more,
+        oldest,
+        newest,
+    })
+}
+
+/// A lease that has ended, from its events. Its id says at which revision it was granted.
+pub(super) fn ended(connection: &Connection, id: LeaseId) -> Result<Option<Lease>, Failure> {
+    let (_, low) = id.0.as_u64_pair();
+    // The top two bits are the variant of a UUID.
+    let revision = low & (u64::MAX >> 2);
+    let mut granted = None;
+    scan(
+        connection,
+        "SELECT revision, at, kind, key, data FROM events WHERE revision = ?1",
+        params![revision],
+        |event| {
+            granted = Some(event);
+            ControlFlow::Break(())
+        },
+    )?;
+    let granted = granted.filter(|event| event.lease.as_ref().is_some_and(|it| it.id == id));
+    let Some(granted) = granted else {
+        return Ok(None);
+    };
+    let mut lease = None;
+    scan(
+        connection,
+        "SELECT revision, at, kind, key, data FROM events
+         WHERE key = ?1 AND revision > ?2 ORDER BY revision",
+        params![granted.key.as_str(), revision],
+        |event| {
+            if event.kind.ends_lease() && event.lease.as_ref().is_some_and(|it| it.id == id) {
+                lease = as_lease(&granted, &event);
+                return ControlFlow::Break(());
+            }
+            ControlFlow::Continue(())
+        },
+    )?;
+    Ok(lease)
+}
+
+/// The newest ended lease of each key that matches, in the order of the keys.
+pub(super) fn ended_page(
+    connection: &Connection,
+    query: &LeaseQuery,
+) -> Result<Page<Lease>, Failure> {
+    let mut found: Vec<Event> = Vec::new();
+    let (from, to) = key_range(query);
+    scan(
+        connection,
+        "SELECT revision, at, kind, key, data FROM events
+         WHERE key > ?1 AND key < ?2
+           AND kind IN ('lease_expired', 'lease_revoked', 'lease_released', 'lease_stolen')
+         ORDER BY key, revision",
+        params![from, to],
+        |event| {
+            if !ended_matches(query, &event) {
+                return ControlFlow::Continue(());
+            }
+            let full = found.len() > query.limit;
+            match found.last_mut() {
+                Some(last) if last.key == event.key => *last = event,
+                _ if full => return ControlFlow::Break(()),
+                _ => found.push(event),
+            }
+            ControlFlow::Continue(())
+        },
+    )?;
+    let more = found.len() > query.limit;
+    found.truncate(query.limit);
+    let mut items = Vec::with_capacity(found.len());
+    for end in found {
+        let id = end.lease.as_ref().map(|lease| lease.id);
+        let whole = id.map(|id| ended(connection, id)).transpose()?.flatten();
+        // When the grant is already forgotten, its end alone still tells who, what and when.
+        items.extend(whole.or_else(|| as_lease(&end, &end)));
+    }
+    Ok(Page { items, more })
+}
+
+/// Keys with a live lease, in order, as of the last durable change. May name a key whose lease has
+/// ended since.
+pub(super) fn live_keys(
+    connection: &Connection,
+    query: &LeaseQuery,
+    after: Option<&Key>,
+    limit: usize,
+) -> Result<Vec<Key>, Failure> {
+    let mut query = query.clone();
+    query.after = after.cloned().or(query.after);
+    let (from, to) = key_range(&query);
+    let mut statement;
+    let mut rows = if let Some(holder) = &query.holder {
+        statement = connection.prepare_cached(
+            "SELECT key FROM slots INDEXED BY slots_by_holder
+             WHERE holder = ?1 AND key > ?2 AND key < ?3 ORDER BY key LIMIT ?4",
+        )?;
+        statement.query(params![holder.as_str(), from, to, limit as u64])?
+    } else {
+        statement = connection.prepare_cached(
+            "SELECT key FROM slots
+             WHERE key > ?1 AND key < ?2 AND holder IS NOT NULL ORDER BY key LIMIT ?3",
+        )?;
+        statement.query(params![from, to, limit as u64])?
+    };
+    let mut keys = Vec::new();
+    while let Some(row) = rows.next()? {
+        keys.push(key_of("slots", row.get(0)?)?);
+    }
+    Ok(keys)
+}
+
+/// The open range of keys that a query can match.
+fn key_range(query: &LeaseQuery) -> (String, String) {
+    // ';' is the character after ':'.
+    let (mut from, to) = match &query.kind {
+        Some(kind) => (format!("{kind}:"), format!("{kind};")),
+        None => (String::new(), char::MAX.to_string()),
+    };
+    if let Some(after) = &query.after
+        && after.as_str() > from.as_str()
+    {
+        after.as_str().clone_into(&mut from);
+    }
+    (from, to)
+}
+
+fn ended_matches(query: &LeaseQuery, event: &Event) -> bool {
+    let Some(lease) = &event.lease else {
+        return false;
+    };
+    query.status == Some(status_of(event.kind))
+        && query.id.as_deref().is_none_or(|id| event.key.id() == id)
+        && query
+            .holder
+            .as_ref()
+            .is_none_or(|name| lease.holder.name == *name)
+        && query
+            .tenant
+            .as_deref()
+            .is_none_or(|tenant| lease.labels.tenant() == Some(tenant))
+}
+
+const fn status_of(kind: EventKind) -> Status {
+    match kind {
+        EventKind::LeaseRevoked => Status::Revoked,
+        EventKind::LeaseReleased => Status::Released,
+        EventKind::LeaseStolen => Loss::Stolen.status(),
+        _ => Status::Expired,
+    }
+}
+
+/// What the events of a grant and of its end tell about the lease. The ttl is the one it was granted
+/// with; what events do not carry has its default.
+fn as_lease(granted: &Event, end: &Event) -> Option<Lease> {
+    let (first, last) = (granted.lease.as_ref()?, end.lease.as_ref()?);
+    let ttl_ms = first.expires_at.since(granted.at).clamp(1, Ttl::MAX_MILLIS);
+    Some(Lease {
+        id: last.id,
+        key: end.key.clone(),
+        holder: last.holder.clone(),
+        token: last.token,
+        ttl: Ttl::from_millis(ttl_ms).ok()?,
+        on_outage: OnOutage::default(),
+        release_on_death: false,
+        acquired_at: granted.at,
+        expires_at: last.expires_at,
+        renewed_at: None,
+        status: status_of(end.kind),
+        labels: last.labels.clone(),
+        stats: None,
+        handoff: None,
+    })
+}
+
+fn scan(
+    connection: &Connection,
+    sql: &str,
+    params: impl rusqlite::Params,
+    mut each: impl FnMut(Event) -> ControlFlow<()>,
+) -> Result<(), Failure> {
+    let mut statement = connection.prepare_cached(sql)?;
+    let mut rows = statement.query(params)?;
+    while let Some(row) = rows.next()? {
+        if each(to_event(row)?).is_break() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn to_event(row: &Row<'_>) -> Result<Event, Failure> {
+    let revision: u64 = row.get(0)?;
+    let unreadable = |why| Failure::Row {
+        table: "events",
+        key: revision.to_string(),
+        why,
+    };
+    let kind = row.get_ref(2)?.as_str().ok().and_then(EventKind::parse);
+    row::to_event(
+        Revision::new(revision),
+        UnixMillis::new(row.get(1)?),
+        kind.ok_or_else(|| unreadable(row::Unreadable::Fields))?,
+        key_of("events", row.get(3)?)?,
+        row.get_ref(4)?.as_blob().unwrap_or_default(),
+    )
+    .map_err(unreadable)
+}

@@ -1,0 +1,440 @@
+//! The tables behind the engine: one connection that writes, one transaction per batch.
+
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use lease::{
+    Event, EventKind, Key, Record, Revision, Token, UnixMillis,
+    engine::{self, Effects, Engine, RenewalEvents, StoredSlot},
+};
+use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior, params};
+
+use super::{
+    History, retention,
+    row::{self, Unreadable},
+    schema::{CREATE, DATABASE, FORMAT, Meta},
+};
+
+/// How long one connection waits for another's lock, in ms. Only the in-memory variant, which has no
+/// write-ahead log, ever waits.
+const BUSY_MS: u64 = 10_000;
+/// Pages of 4 KiB the writer keeps in memory: 32 MiB.
+const CACHE_PAGES: i64 = 8_192;
+/// The log is written back when it has this many pages (16 MiB), so that its size stays bounded.
+const CHECKPOINT_PAGES: i64 = 4_096;
+/// A log that grew beyond this under a long read is cut back, in bytes.
+const LOG_LIMIT_BYTES: i64 = 64 << 20;
+
+/// Why the tables could not be read or written.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failure {
+    #[error("{0}")]
+    Sqlite(#[from] rusqlite::Error),
+    #[error("a row of {table} ({key}) cannot be read: {why}")]
+    Row {
+        table: &'static str,
+        key: String,
+        why: Unreadable,
+    },
+    #[error("a row of {table} has a name that is no key: {key}")]
+    Key { table: &'static str, key: String },
+    #[error("`{0}` is missing from the table meta")]
+    Meta(&'static str),
+    #[error("its format is {0}, newer than the {FORMAT} that this version knows")]
+    Newer(i64),
+    #[error("no thread for the writer: {0}")]
+    Thread(std::io::Error),
+}
+
+/// Where the tables are.
+#[derive(Clone, Debug)]
+pub(super) enum Place {
+    /// In this process only, under this name.
+    Memory(Arc<str>),
+    /// In this folder.
+    Folder(PathBuf),
+}
+
+impl Place {
+    /// A place in memory that nobody else has.
+    pub fn memory() -> Self {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        let number = LAST.fetch_add(1, Ordering::Relaxed);
+        Self::Memory(format!("file:/leasehold-{number}?vfs=memdb").into())
+    }
+
+    fn connect(&self, flags: OpenFlags) -> rusqlite::Result<Connection> {
+        let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = match self {
+            Self::Memory(uri) => {
+                Connection::open_with_flags(&**uri, flags | OpenFlags::SQLITE_OPEN_URI)?
+            }
+            Self::Folder(dir) => Connection::open_with_flags(dir.join(DATABASE), flags)?,
+        };
+        connection.busy_timeout(std::time::Duration::from_millis(BUSY_MS))?;
+        connection.set_prepared_statement_cache_capacity(32);
+        Ok(connection)
+    }
+
+    /// A connection that never changes anything.
+    pub fn connect_to_read(&self) -> rusqlite::Result<Connection> {
+        let connection = self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+        connection.pragma_update(None, "query_only", true)?;
+        Ok(connection)
+    }
+
+    fn connect_to_write(&self) -> rusqlite::Result<Connection> {
+        let create = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
+        let connection = self.connect(create)?;
+        // Only takes effect before the first table.
+        connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
+        match self {
+            Self::Memory(_) => {
+                connection.pragma_update_and_check(None, "journal_mode", "MEMORY", |_| Ok(()))?;
+            }
+            Self::Folder(_) => {
+                connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
+                // The commit returns when the log is on the disk.
+                connection.pragma_update(None, "synchronous", "FULL")?;
+                connection.pragma_update(None, "cache_size", CACHE_PAGES)?;
+                connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
+                connection.pragma_update_and_check(
+                    None,
+                    "journal_size_limit",
+                    LOG_LIMIT_BYTES,
+                    |_| Ok(()),
+                )?;
+            }
+        }
+        Ok(connection)
+    }
+}
+
+/// What the tables say about the whole store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct State {
+    pub revision: Revision,
+    pub floor: Token,
+    pub history_from: Revision,
+    /// When it stopped in good order, if it did.
+    pub stopped: Option<UnixMillis>,
+    pub latest: UnixMillis,
+}
+
+/// The connection that writes.
+pub(super) struct Journal {
+    connection: Connection,
+    state: State,
+    history: History,
+    renewals: RenewalEvents,
+}
+
+impl Journal {
+    /// Opens the tables, and makes them when there are none.
+    pub fn open(place: &Place, history: History, renewals: RenewalEvents) -> Result<Self, Failure> {
+        let mut connection = place.connect_to_write()?;
+        let format: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
+        match format {
+            0 => create(&mut connection)?,
+            FORMAT => {}
+            newer => return Err(Failure::Newer(newer)),
+        }
+        Ok(Self {
+            state: read_state(&connection)?,
+            connection,
+            history,
+            renewals,
+        })
+    }
+
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// Builds the engine from the tables. `adjust` sees every slot on its way.
+    pub fn restore(
+        &self,
+        options: engine::Options,
+        mut adjust: impl FnMut(&mut StoredSlot),
+    ) -> Result<Engine, Failure> {
+        let records = self.records()?;
+        let mut statement = self.connection.prepare("SELECT key, data FROM slots")?;
+        let mut rows = statement.query([])?;
+        let mut failure = None;
+        let slots = std::iter::from_fn(|| match next_slot(&mut rows) {
+            Ok(slot) => slot.map(|mut slot| {
+                adjust(&mut slot);
+                slot
+            }),
+            Err(why) => {
+                failure = Some(why);
+                None
+            }
+        });
+        let engine = Engine::restore(
+            options,
+            self.state.revision,
+            self.state.floor,
+            slots,
+            records,
+        );
+        failure.map_or(Ok(engine), Err)
+    }
+
+    fn records(&self) -> Result<Vec<Record>, Failure> {
+        let mut statement = self
+            .connection
+            .prepare("SELECT key, value, revision FROM records")?;
+        let mut rows = statement.query([])?;
+        let mut records = Vec::new();
+        while let Some(row) = rows.next()? {
+            let value: String = row.get(1)?;
+            records.push(Record {
+                key: key_of("records", row.get(0)?)?,
+                value: value.into(),
+                revision: Revision::new(row.get(2)?),
+            });
+        }
+        Ok(records)
+    }
+
+    /// Whether these effects must reach the disk before anyone hears of them.
+    pub fn concerns(&self, effects: &Effects) -> bool {
+        !effects.touched.is_empty()
+            || !effects.forgotten.is_empty()
+            || effects.events.iter().any(|event| self.keeps(event))
+    }
+
+    /// Whether an event belongs into the history.
+    fn keeps(&self, event: &Event) -> bool {
+        event.kind != EventKind::LeaseRenewed || self.renewals == RenewalEvents::Kept
+    }
+
+    /// Writes what a batch did. When this returns, it is durable.
+    pub fn write(
+        &mut self,
+        engine: &Engine,
+        effects: &Effects,
+        now: UnixMillis,
+    ) -> Result<(), Failure> {
+        let mut state = State {
+            revision: engine.revision(),
+            floor: engine.floor(),
+            latest: now,
+            stopped: None,
+            ..self.state
+        };
+        let transaction = self
+            .connection
+            .transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let mut slots: Vec<&Key> = Vec::with_capacity(effects.events.len());
+        let mut records: Vec<&Key> = Vec::new();
+        {
+            let mut insert = transaction.prepare_cached(
+                "INSERT INTO events (revision, at, kind, key, data) VALUES (?1, ?2, ?3, ?4, ?5)",
+            )?;
+            for event in &effects.events {
+                if event.kind != EventKind::LeaseRenewed {
+                    match (&event.lease, event.kind) {
+                        (Some(_), _) => slots.push(&event.key),
+                        (None, EventKind::RecordPut | EventKind::RecordRemoved) => {
+                            records.push(&event.key);
+                        }
+                        (None, _) => {}
+                    }
+                } else if self.renewals != RenewalEvents::Kept {
+                    continue;
+                }
+                insert.execute(params![
+                    event.revision.get(),
+                    event.at.get(),
+                    event.kind.as_str(),
+                    event.key.as_str(),
+                    row::from_event(event),
+                ])?;
+            }
+        }
+        slots.extend(&effects.touched);
+        slots.extend(&effects.forgotten);
+        write_slots(&transaction, engine, &mut slots)?;
+        write_records(&transaction, engine, &mut records)?;
+        let kept = effects.events.len();
+        state.history_from = retention::trim(&transaction, &state, self.history, kept, now)?;
+        write_state(&transaction, &self.state, &state)?;
+        transaction.commit()?;
+        self.state = state;
+        Ok(())
+    }
+
+    /// Writes down every live lease with the time it has left, and that this was an orderly stop
+    /// (L14).
+    pub fn stop(&mut self, engine: &Engine, now: UnixMillis) -> Result<(), Failure> {
+        let state = State {
+            stopped: Some(now),
+            latest: now,
+            ..self.state
+        };
+        let transaction = self
+            .connection
+            .transaction_with_behavior(TransactionBehavior::Immediate)?;
+        {
+            let mut update =
+                transaction.prepare_cached("UPDATE slots SET data = ?2 WHERE key = ?1")?;
+            for lease in engine.live() {
+                let slot = StoredSlot {
+                    key: lease.key.clone(),
+                    token: lease.token,
+                    lease: Some(lease),
+                    ended: None,
+                };
+                let key = slot.key.clone();
+                update.execute(params![key.as_str(), row::from_slot(slot)])?;
+            }
+        }
+        write_state(&transaction, &self.state, &state)?;
+        transaction.commit()?;
+        self.state = state;
+        Ok(())
+    }
+}
+
+fn create(connection: &mut Connection) -> Result<(), Failure> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    transaction.execute_batch(CREATE)?;
+    let none = State {
+        revision: Revision::ZERO,
+        floor: Token::ZERO,
+        history_from: Revision::new(1),
+        stopped: None,
+        latest: UnixMillis::default(),
+    };
+    for (meta, value) in values(&none) {
+        transaction.execute(
+            "INSERT INTO meta (name, value) VALUES (?1, ?2)",
+            params![meta.name(), value],
+        )?;
+    }
+    transaction.pragma_update(None, "user_version", FORMAT)?;
+    transaction.commit()?;
+    Ok(())
+}
+
+fn values(state: &State) -> [(Meta, u64); 5] {
+    [
+        (Meta::Revision, state.revision.get()),
+        (Meta::Floor, state.floor.get()),
+        (Meta::HistoryFrom, state.history_from.get()),
+        (
+            Meta::Stopped,
+            state.stopped.map_or(0, lease::UnixMillis::get),
+        ),
+        (Meta::Latest, state.latest.get()),
+    ]
+}
+
+fn write_state(connection: &Connection, before: &State, after: &State) -> Result<(), Failure> {
+    let mut update = connection.prepare_cached("UPDATE meta SET value = ?2 WHERE name = ?1")?;
+    for ((meta, new), (_, old)) in values(after).into_iter().zip(values(before)) {
+        if new != old {
+            update.execute(params![meta.name(), new])?;
+        }
+    }
+    Ok(())
+}
+
+/// Reads the table `meta`.
+pub(super) fn read_state(connection: &Connection) -> Result<State, Failure> {
+    let mut statement = connection.prepare_cached("SELECT value FROM meta WHERE name = ?1")?;
+    let mut value = |meta: Meta| -> Result<u64, Failure> {
+        statement
+            .query_row([meta.name()], |row| row.get(0))
+            .optional()?
+            .ok_or(Failure::Meta(meta.name()))
+    };
+    let floor = Token::new(value(Meta::Floor)?).map_err(|_| Failure::Meta(Meta::Floor.name()))?;
+    let stopped = value(Meta::Stopped)?;
+    Ok(State {
+        revision: Revision::new(value(Meta::Revision)?),
+        floor,
+        history_from: Revision::new(value(Meta::HistoryFrom)?),
+        stopped: (stopped != 0).then_some(UnixMillis::new(stopped)),
+        latest: UnixMillis::new(value(Meta::Latest)?),
+    })
+}
+
+fn write_slots(
+    connection: &Connection,
+    engine: &Engine,
+    keys: &mut Vec<&Key>,
+) -> Result<(), Failure> {
+    // In order, so that neighbours share a page; and each once, as it is after the whole batch.
+    keys.sort_unstable();
+    keys.dedup();
+    let mut upsert = connection.prepare_cached(
+        "INSERT INTO slots (key, holder, data) VALUES (?1, ?2, ?3)
+         ON CONFLICT (key) DO UPDATE SET holder = excluded.holder, data = excluded.data",
+    )?;
+    let mut delete = connection.prepare_cached("DELETE FROM slots WHERE key = ?1")?;
+    for key in keys {
+        let stored = engine.stored(key);
+        let holder = stored
+            .as_ref()
+            .and_then(|slot| Some(slot.lease.as_ref()?.holder.name.clone()));
+        match stored.and_then(row::from_slot) {
+            Some(data) => {
+                let holder = holder.as_ref().map(lease::HolderName::as_str);
+                upsert.execute(params![key.as_str(), holder, data])?;
+            }
+            None => {
+                delete.execute([key.as_str()])?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn write_records(
+    connection: &Connection,
+    engine: &Engine,
+    keys: &mut Vec<&Key>,
+) -> Result<(), Failure> {
+    keys.sort_unstable();
+    keys.dedup();
+    let mut upsert = connection.prepare_cached(
+        "INSERT INTO records (key, value, revision) VALUES (?1, ?2, ?3)
+         ON CONFLICT (key) DO UPDATE SET value = excluded.value, revision = excluded.revision",
+    )?;
+    let mut delete = connection.prepare_cached("DELETE FROM records WHERE key = ?1")?;
+    for key in keys {
+        match engine.record(key) {
+            Some(record) => {
+                upsert.execute(params![key.as_str(), &*record.value, record.revision.get()])?
+            }
+            None => delete.execute([key.as_str()])?,
+        };
+    }
+    Ok(())
+}
+
+fn next_slot(rows: &mut rusqlite::Rows<'_>) -> Result<Option<StoredSlot>, Failure> {
+    let Some(row) = rows.next()? else {
+        return Ok(None);
+    };
+    let key = key_of("slots", row.get(0)?)?;
+    let slot = row::to_slot(key.clone(), row.get_ref(1)?.as_blob().unwrap_or_default());
+    slot.map(Some).map_err(|why| Failure::Row {
+        table: "slots",
+        key: key.to_string(),
+        why,
+    })
+}
+
+/// A key as it stands in a table.
+pub(super) fn key_of(table: &'static str, text: String) -> Result<Key, Failure> {
+    text.parse().map_err(|_| Failure::Key { table, key: text })
+}

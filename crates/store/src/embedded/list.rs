@@ -1,0 +1,84 @@
+//! Pages of live leases. The order of the keys comes from the tables, so that the writer is asked only
+//! for the leases of one page, however many there are.
+
+use lease::{Error, Key, Lease, LeaseQuery, Page, Status, engine::Engine};
+
+use super::{Embedded, history};
+
+/// How many keys are looked at in one go.
+const STEP: usize = 1_000;
+
+/// Live and pending leases in the order of their keys.
+pub(super) async fn live(store: &Embedded, query: LeaseQuery) -> Result<Page<Lease>, Error> {
+    let one_key = query.kind.is_some() && query.id.is_some();
+    if one_key || query.status == Some(Status::Pending) {
+        return store
+            .look(move |engine, now| engine.leases(now, &query))
+            .await;
+    }
+    let mut items: Vec<Lease> = Vec::new();
+    let mut after = query.after.clone();
+    loop {
+        let (asked, from) = (query.clone(), after.clone());
+        let keys = store
+            .readers()
+            .read(move |connection| history::live_keys(connection, &asked, from.as_ref(), STEP))
+            .await?;
+        let last = (keys.len() == STEP).then(|| keys.last().cloned()).flatten();
+        let (asked, from, to) = (query.clone(), after.take(), last.clone());
+        let found = store
+            .look(move |engine, now| {
+                let mut found = pending(engine, now, &asked, from.as_ref(), to.as_ref());
+                found.extend(keys.iter().filter_map(|key| engine.lease(now, key)));
+                found
+            })
+            .await?;
+        items.extend(found.into_iter().filter(|lease| matches(&query, lease)));
+        if last.is_none() || items.len() > query.limit {
+            break;
+        }
+        after = last;
+    }
+    items.sort_by(|a, b| a.key.cmp(&b.key).then(a.acquired_at.cmp(&b.acquired_at)));
+    let more = items.len() > query.limit;
+    items.truncate(query.limit);
+    Ok(Page { items, more })
+}
+
+/// Who waits for keys after `from`, up to and with `to`.
+fn pending(
+    engine: &Engine,
+    now: lease::UnixMillis,
+    query: &LeaseQuery,
+    from: Option<&Key>,
+    to: Option<&Key>,
+) -> Vec<Lease> {
+    if query.status == Some(Status::Active) || engine.waiting_count() == 0 {
+        return Vec::new();
+    }
+    let waits = LeaseQuery {
+        status: Some(Status::Pending),
+        after: from.cloned(),
+        limit: usize::MAX,
+        ..query.clone()
+    };
+    let mut waits = engine.leases(now, &waits).items;
+    waits.retain(|lease| to.is_none_or(|to| lease.key <= *to));
+    waits
+}
+
+fn matches(query: &LeaseQuery, lease: &Lease) -> bool {
+    query
+        .kind
+        .as_deref()
+        .is_none_or(|kind| lease.key.kind() == kind)
+        && query.id.as_deref().is_none_or(|id| lease.key.id() == id)
+        && query
+            .holder
+            .as_ref()
+            .is_none_or(|name| lease.holder.name == *name)
+        && query
+            .tenant
+            .as_deref()
+            .is_none_or(|tenant| lease.labels.tenant() == Some(tenant))
+}

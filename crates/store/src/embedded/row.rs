@@ -1,0 +1,293 @@
+//! How slots and events look as bytes: a version, a checksum, then the fields.
+//!
+//! The mirrors here exist because stored bytes must not change when a wire format does.
+
+use std::sync::Arc;
+
+use lease::{
+    Event, EventKind, EventLease, Grace, Handoff, HandoffStage, Holder, Key, Labels, Lease,
+    LeaseId, Loss, OnOutage, Revision, Status, Token, Ttl, UnixMillis,
+    engine::{Ended, StoredSlot},
+};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+/// The first byte of everything stored. A reader that does not know it stops.
+const VERSION: u8 = 1;
+/// Version and checksum.
+const HEAD: usize = 5;
+
+/// Why stored bytes could not be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Unreadable {
+    #[error("it is shorter than any row")]
+    Short,
+    #[error("it was written by another version ({0})")]
+    Version(u8),
+    #[error("its checksum does not match")]
+    Checksum,
+    #[error("its fields make no sense")]
+    Fields,
+}
+
+#[derive(Serialize, Deserialize)]
+struct SlotRow {
+    token: Token,
+    state: StateRow,
+}
+
+#[derive(Serialize, Deserialize)]
+enum StateRow {
+    Live(Box<LeaseRow>),
+    Ended {
+        id: LeaseId,
+        loss: LossRow,
+        at: UnixMillis,
+    },
+}
+
+#[derive(Serialize, Deserialize)]
+enum LossRow {
+    Expired,
+    Revoked(Arc<str>),
+    Stolen,
+    Released,
+    Unknown,
+}
+
+#[derive(Serialize, Deserialize)]
+enum OutageRow {
+    FailClosed,
+    Hold(Grace),
+    Continue(Grace),
+}
+
+#[derive(Serialize, Deserialize)]
+struct LeaseRow {
+    id: LeaseId,
+    holder: Holder,
+    ttl: Ttl,
+    on_outage: OutageRow,
+    release_on_death: bool,
+    acquired_at: UnixMillis,
+    expires_at: UnixMillis,
+    renewed_at: Option<UnixMillis>,
+    labels: Labels,
+    stats: Option<Arc<str>>,
+    handoff: Option<HandoffRow>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct HandoffRow {
+    successor: Holder,
+    stage: HandoffStage,
+    until: UnixMillis,
+    drain_ms: u64,
+    confirm_ms: u64,
+    from: Option<Token>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct EventRow {
+    lease: Option<EventLeaseRow>,
+    detail: Option<Arc<str>>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct EventLeaseRow {
+    id: LeaseId,
+    holder: Holder,
+    token: Token,
+    expires_at: UnixMillis,
+    labels: Labels,
+}
+
+/// The bytes of a slot. `None` for one that has nothing to keep.
+pub(super) fn from_slot(slot: StoredSlot) -> Option<Vec<u8>> {
+    let state = match (slot.lease, slot.ended) {
+        (Some(lease), _) => StateRow::Live(Box::new(LeaseRow::from(lease))),
+        (None, Some(Ended { id, loss, at })) => StateRow::Ended {
+            id,
+            loss: loss.into(),
+            at,
+        },
+        (None, None) => return None,
+    };
+    Some(encode(&SlotRow {
+        token: slot.token,
+        state,
+    }))
+}
+
+/// The slot of a key from its bytes.
+pub(super) fn to_slot(key: Key, bytes: &[u8]) -> Result<StoredSlot, Unreadable> {
+    let SlotRow { token, state } = decode(bytes)?;
+    let (lease, ended) = match state {
+        StateRow::Live(row) => (Some(row.into_lease(key.clone(), token)), None),
+        StateRow::Ended { id, loss, at } => (
+            None,
+            Some(Ended {
+                id,
+                loss: loss.into(),
+                at,
+            }),
+        ),
+    };
+    Ok(StoredSlot {
+        key,
+        token,
+        lease,
+        ended,
+    })
+}
+
+/// The bytes of an event, beside its columns.
+pub(super) fn from_event(event: &Event) -> Vec<u8> {
+    encode(&EventRow {
+        lease: event.lease.as_ref().map(|lease| EventLeaseRow {
+            id: lease.id,
+            holder: lease.holder.clone(),
+            token: lease.token,
+            expires_at: lease.expires_at,
+            labels: lease.labels.clone(),
+        }),
+        detail: event.detail.clone(),
+    })
+}
+
+/// An event from its columns and bytes.
+pub(super) fn to_event(
+    revision: Revision,
+    at: UnixMillis,
+    kind: EventKind,
+    key: Key,
+    bytes: &[u8],
+) -> Result<Event, Unreadable> {
+    let EventRow { lease, detail } = decode(bytes)?;
+    Ok(Event {
+        revision,
+        at,
+        kind,
+        key,
+        lease: lease.map(|row| EventLease {
+            id: row.id,
+            holder: row.holder,
+            token: row.token,
+            expires_at: row.expires_at,
+            labels: row.labels,
+        }),
+        detail,
+    })
+}
+
+fn encode(row: &impl Serialize) -> Vec<u8> {
+    let mut bytes = vec![VERSION, 0, 0, 0, 0];
+    bytes = postcard::to_extend(row, bytes).expect("memory takes every row");
+    let sum = checksum(&bytes[HEAD..]).to_le_bytes();
+    bytes[1..HEAD].copy_from_slice(&sum);
+    bytes
+}
+
+fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Unreadable> {
+    let (head, fields) = bytes.split_first_chunk::<HEAD>().ok_or(Unreadable::Short)?;
+    if head[0] != VERSION {
+        return Err(Unreadable::Version(head[0]));
+    }
+    if head[1..] != checksum(fields).to_le_bytes() {
+        return Err(Unreadable::Checksum);
+    }
+    postcard::from_bytes(fields).map_err(|_| Unreadable::Fields)
+}
+
+/// FNV-1a with 32 bits: notices a changed byte in a row, which is all it is for.
+pub(super) fn checksum(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(0x811c_9dc5, |sum: u32, &byte| {
+        (sum ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    })
+}
+
+impl From<Lease> for LeaseRow {
+    fn from(lease: Lease) -> Self {
+        Self {
+            id: lease.id,
+            holder: lease.holder,
+            ttl: lease.ttl,
+            on_outage: match lease.on_outage {
+                OnOutage::FailClosed => OutageRow::FailClosed,
+                OnOutage::Hold(grace) => OutageRow::Hold(grace),
+                OnOutage::Continue(grace) => OutageRow::Continue(grace),
+            },
+            release_on_death: lease.release_on_death,
+            acquired_at: lease.acquired_at,
+            expires_at: lease.expires_at,
+            renewed_at: lease.renewed_at,
+            labels: lease.labels,
+            stats: lease.stats,
+            handoff: lease.handoff.map(|handoff| HandoffRow {
+                successor: handoff.successor,
+                stage: handoff.stage,
+                until: handoff.until,
+                drain_ms: handoff.drain_ms,
+                confirm_ms: handoff.confirm_ms,
+                from: handoff.from,
+            }),
+        }
+    }
+}
+
+impl LeaseRow {
+    fn into_lease(self, key: Key, token: Token) -> Lease {
+        Lease {
+            id: self.id,
+            key,
+            holder: self.holder,
+            token,
+            ttl: self.ttl,
+            on_outage: match self.on_outage {
+                OutageRow::FailClosed => OnOutage::FailClosed,
+                OutageRow::Hold(grace) => OnOutage::Hold(grace),
+                OutageRow::Continue(grace) => OnOutage::Continue(grace),
+            },
+            release_on_death: self.release_on_death,
+            acquired_at: self.acquired_at,
+            expires_at: self.expires_at,
+            renewed_at: self.renewed_at,
+            status: Status::Active,
+            labels: self.labels,
+            stats: self.stats,
+            handoff: self.handoff.map(|row| {
+                Box::new(Handoff {
+                    successor: row.successor,
+                    stage: row.stage,
+                    until: row.until,
+                    drain_ms: row.drain_ms,
+                    confirm_ms: row.confirm_ms,
+                    from: row.from,
+                })
+            }),
+        }
+    }
+}
+
+impl From<Loss> for LossRow {
+    fn from(loss: Loss) -> Self {
+        match loss {
+            Loss::Expired => Self::Expired,
+            Loss::Revoked { why } => Self::Revoked(why),
+            Loss::Stolen => Self::Stolen,
+            Loss::Released => Self::Released,
+            Loss::Unknown => Self::Unknown,
+        }
+    }
+}
+
+impl From<LossRow> for Loss {
+    fn from(row: LossRow) -> Self {
+        match row {
+            LossRow::Expired => Self::Expired,
+            LossRow::Revoked(why) => Self::Revoked { why },
+            LossRow::Stolen => Self::Stolen,
+            LossRow::Released => Self::Released,
+            LossRow::Unknown => Self::Unknown,
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Everything that is on disk, on one page.
+//!
+//! | table | a row is | lives |
+//! |---|---|---|
+//! | `meta` | one number about the whole store, by name (see [`Meta`]) | as long as the store |
+//! | `slots` | one key: its newest token, and its live lease or how the last one ended | until the key was idle so long that its token is folded into `floor` |
+//! | `records` | one document | until it is removed |
+//! | `events` | one change, by revision, without gaps from `history_from` on | until the retention deletes it, oldest first |
+//!
+//! | column | holds |
+//! |---|---|
+//! | `slots.key`, `records.key`, `events.key` | `kind:id` |
+//! | `slots.holder` | the holder's name while the lease is live, else NULL: lists by holder use its index |
+//! | `slots.data`, `events.data` | version, checksum and fields, see the module `row` |
+//! | `records.value`, `records.revision` | the JSON text, and the revision of its last change |
+//! | `events.revision`, `events.at`, `events.kind` | its place, the time in ms since 1970, and the word of its sort |
+//!
+//! Beside the database file `leasehold.db` with its `-wal` and `-shm`, the folder holds `lock` (taken by
+//! the one process that may write; its content is that process's id) and `guard` (the newest
+//! revision and token, kept apart from the write-ahead log so that losing the log is noticed).
+
+/// The format of the tables. A store of a newer format is left alone.
+pub(super) const FORMAT: i64 = 1;
+
+/// The name of the database file.
+pub(super) const DATABASE: &str = "leasehold.db";
+
+/// Makes the tables of a new store.
+pub(super) const CREATE: &str = "
+CREATE TABLE meta (
+  name TEXT PRIMARY KEY,
+  value INTEGER NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE slots (
+  key TEXT PRIMARY KEY,
+  holder TEXT,
+  data BLOB NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX slots_by_holder ON slots (holder, key) WHERE holder IS NOT NULL;
+
+CREATE TABLE records (
+  key TEXT PRIMARY KEY,
+  value TEXT NOT NULL,
+  revision INTEGER NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE events (
+  revision INTEGER PRIMARY KEY,
+  at INTEGER NOT NULL,
+  kind TEXT NOT NULL,
+  key TEXT NOT NULL,
+  data BLOB NOT NULL
+);
+CREATE INDEX events_by_key ON events (key, revision);
+";
+
+/// The names in `meta`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Meta {
+    /// The revision of the last change.
+    Revision,
+    /// Every new token is larger than this.
+    Floor,
+    /// The first revision from which on the history has every event.
+    HistoryFrom,
+    /// When the authority last stopped in good order; 0 while it runs and after a crash (L14).
+    Stopped,
+    /// The latest time at which something was written: the authority's time never goes back.
+    Latest,
+}
+
+impl Meta {
+    /// The name of the row.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Revision => "revision",
+            Self::Floor => "floor",
+            Self::HistoryFrom => "history_from",
+            Self::Stopped => "stopped",
+            Self::Latest => "latest",
+        }
+    }
+}

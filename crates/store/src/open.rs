@@ -1,0 +1,187 @@
+//! From a URL to an authority: what `--store` and the configuration say.
+
+use std::{fmt, path::PathBuf, str::FromStr, sync::Arc};
+
+use lease::{Authority, Clock};
+
+use crate::embedded::{self, Embedded};
+
+/// Which store, and where. Shows itself without its password.
+#[derive(Clone, PartialEq, Eq)]
+pub enum StoreUrl {
+    /// `memory:`: forgets everything when the process ends.
+    Memory,
+    /// `embedded:DIR`: in this folder.
+    Embedded(PathBuf),
+}
+
+/// What is wrong with the URL of a store. Never repeats the URL: it may hold a password.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum UrlError {
+    /// The part before the first colon names no store.
+    #[error("a store is given as {ACCEPTED}; there is no store called {0:?}")]
+    Scheme(String),
+    /// There is no colon at all.
+    #[error("a store is given as {ACCEPTED}")]
+    NoScheme,
+    /// `embedded:` without a folder.
+    #[error("embedded: needs a folder, for example embedded:/var/lib/leasehold")]
+    NoFolder,
+    /// `memory:` with something behind it.
+    #[error("memory: takes nothing behind the colon")]
+    Trailing,
+}
+
+/// The forms that are understood.
+const ACCEPTED: &str = "memory: or embedded:DIR";
+
+/// The longest scheme that an error repeats: what is longer was not meant as one.
+const SCHEME_BYTES: usize = 16;
+
+impl FromStr for StoreUrl {
+    type Err = UrlError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (scheme, rest) = text.split_once(':').ok_or(UrlError::NoScheme)?;
+        match scheme {
+            "memory" if rest.is_empty() => Ok(Self::Memory),
+            "memory" => Err(UrlError::Trailing),
+            "embedded" if rest.is_empty() => Err(UrlError::NoFolder),
+            "embedded" => Ok(Self::Embedded(rest.into())),
+            other if is_scheme(other) => Err(UrlError::Scheme(other.to_owned())),
+            _ => Err(UrlError::NoScheme),
+        }
+    }
+}
+
+/// Whether a text can be shown back as a scheme: short and of letters, so no password by accident.
+fn is_scheme(text: &str) -> bool {
+    text.len() <= SCHEME_BYTES && text.bytes().all(|byte| byte.is_ascii_lowercase())
+}
+
+impl fmt::Display for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory => f.write_str("memory:"),
+            Self::Embedded(dir) => write!(f, "embedded:{}", dir.display()),
+        }
+    }
+}
+
+impl fmt::Debug for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Settings for whichever store the URL names.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// For `memory:` and `embedded:`. Its folder is replaced by the URL's.
+    pub embedded: embedded::Options,
+}
+
+/// Why a store could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The URL is wrong.
+    #[error(transparent)]
+    Url(#[from] UrlError),
+    /// The embedded store said no.
+    #[error(transparent)]
+    Embedded(#[from] embedded::OpenError),
+    /// The store is there and cannot be used.
+    #[error(transparent)]
+    Store(#[from] lease::Error),
+}
+
+/// An open store, and how to stop it.
+#[derive(Clone)]
+pub struct Store {
+    authority: Arc<dyn Authority>,
+    embedded: Option<Embedded>,
+}
+
+impl Store {
+    /// The authority.
+    pub fn authority(&self) -> Arc<dyn Authority> {
+        self.authority.clone()
+    }
+
+    /// Stops in good order where that matters: an embedded store writes down the time that every
+    /// lease has left (L14).
+    pub async fn close(&self) -> Result<(), lease::Error> {
+        match &self.embedded {
+            Some(embedded) => embedded.close().await,
+            None => Ok(()),
+        }
+    }
+}
+
+impl From<Embedded> for Store {
+    fn from(embedded: Embedded) -> Self {
+        Self {
+            authority: Arc::new(embedded.clone()),
+            embedded: Some(embedded),
+        }
+    }
+}
+
+/// Opens the store that a URL names.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() {
+/// use std::sync::Arc;
+/// let clock = Arc::new(leasehold_clock::System);
+/// let url = "memory:".parse().unwrap();
+/// let store = leasehold_store::open(&url, Default::default(), clock).await.unwrap();
+/// assert_eq!(store.authority().capabilities().store, "memory");
+/// store.close().await.unwrap();
+/// # }
+/// ```
+pub async fn open(
+    url: &StoreUrl,
+    options: Options,
+    clock: Arc<dyn Clock>,
+) -> Result<Store, OpenError> {
+    match url {
+        StoreUrl::Memory => Ok(Embedded::memory(options.embedded, clock)?.into()),
+        StoreUrl::Embedded(dir) => {
+            let options = embedded::Options {
+                dir: dir.clone(),
+                ..options.embedded
+            };
+            Ok(Embedded::open(options, clock).await?.into())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_understood_and_shown_as_they_were_given() {
+        for text in ["memory:", "embedded:/var/lib/leasehold", "embedded:data"] {
+            let url: StoreUrl = text.parse().unwrap();
+            assert_eq!(url.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn a_wrong_url_is_refused_with_what_is_accepted_and_without_its_secret() {
+        for text in [
+            "",
+            "nonsense",
+            "mysql://u:hunter2@h/",
+            "u:hunter2@h",
+            "a-b:hunter2",
+        ] {
+            let message = text.parse::<StoreUrl>().unwrap_err().to_string();
+            assert!(message.contains(ACCEPTED), "{message}");
+            assert!(!message.contains("hunter2"), "{message}");
+        }
+        assert_eq!("embedded:".parse::<StoreUrl>(), Err(UrlError::NoFolder));
+        assert_eq!("memory:x".parse::<StoreUrl>(), Err(UrlError::Trailing));
+    }
+}
