@@ -1,1 +1,3 @@
 //! The agents: holders that own sessions, poll targets and cameras.
+
+pub mod supervise;

@@ -1,0 +1,218 @@
+//! A supervised program, seen from the supervisor.
+
+use std::{io, time::Duration};
+
+use lease::BootMillis;
+use nix::{
+    errno::Errno,
+    sys::signal::{SigSet, Signal, kill, killpg},
+    unistd::{Pid, getpgrp, tcsetpgrp},
+};
+use tokio::{
+    io::{AsyncBufReadExt, BufReader},
+    net::unix::pipe,
+    sync::{mpsc, watch},
+};
+
+use super::{
+    Cause, End, Exit,
+    output::{self, LINES_WAITING, Line, Stream},
+    protocol::{Order, Report},
+};
+
+/// Why a program could not be started or ordered about.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The operating system refused.
+    #[error("cannot {what}: {source}")]
+    Os {
+        /// What was attempted.
+        what: &'static str,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// The guardian could not launch the program.
+    #[error("the guardian could not launch the program: {0}")]
+    Launch(String),
+    /// The guardian does not take orders: it ended, or it hangs.
+    #[error("the guardian takes no orders")]
+    Guardian,
+}
+
+impl Error {
+    pub(super) fn os(what: &'static str) -> impl FnOnce(Errno) -> Self {
+        move |errno| Self::Os {
+            what,
+            source: errno.into(),
+        }
+    }
+
+    pub(super) fn io(what: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Os { what, source }
+    }
+}
+
+/// What is known about the program.
+#[derive(Clone, Debug, Default)]
+struct Known {
+    pid: Option<u32>,
+    failed: Option<String>,
+    exit: Option<Exit>,
+}
+
+/// A program that runs under its guardian. Dropping it closes the guardian's pipe, and the guardian
+/// then stops the whole tree.
+#[derive(Debug)]
+pub struct Child {
+    guardian: u32,
+    orders: pipe::Sender,
+    known: watch::Receiver<Known>,
+    lines: mpsc::Receiver<Line>,
+    had_terminal: bool,
+}
+
+impl Child {
+    pub(super) fn new(
+        mut guardian: tokio::process::Child,
+        orders: pipe::Sender,
+        reports: pipe::Receiver,
+        had_terminal: bool,
+    ) -> Self {
+        let (known, seen) = watch::channel(Known::default());
+        let (lines, received) = mpsc::channel(LINES_WAITING);
+        if let Some(stdout) = guardian.stdout.take() {
+            tokio::spawn(output::read(stdout, Stream::Out, lines.clone()));
+        }
+        if let Some(stderr) = guardian.stderr.take() {
+            tokio::spawn(output::read(stderr, Stream::Err, lines));
+        }
+        let pid = guardian.id().unwrap_or_default();
+        tokio::spawn(follow(guardian, reports, known));
+        Self {
+            guardian: pid,
+            orders,
+            known: seen,
+            lines: received,
+            had_terminal,
+        }
+    }
+
+    /// The process id of the guardian.
+    pub fn guardian_pid(&self) -> u32 {
+        self.guardian
+    }
+
+    /// Waits until the program was launched, and gives its process id. It may have ended since.
+    pub async fn started(&mut self) -> Result<u32, Error> {
+        let known = self
+            .known
+            .wait_for(|known| known.pid.is_some() || known.failed.is_some() || known.exit.is_some())
+            .await
+            .map_err(|_| Error::Guardian)?;
+        match (known.pid, &known.failed) {
+            (Some(pid), _) => Ok(pid),
+            (None, Some(why)) => Err(Error::Launch(why.clone())),
+            (None, None) => Err(Error::Guardian),
+        }
+    }
+
+    /// Waits for the end of the program and of everything it started.
+    pub async fn wait(&mut self) -> Exit {
+        let exit = match self.known.wait_for(|known| known.exit.is_some()).await {
+            Ok(known) => known.exit,
+            Err(_) => None,
+        };
+        if self.had_terminal {
+            take_terminal();
+        }
+        exit.unwrap_or(LOST)
+    }
+
+    /// The next line that it printed; `None` when both its streams have ended or are inherited.
+    pub async fn line(&mut self) -> Option<Line> {
+        self.lines.recv().await
+    }
+
+    /// Sets the moments at which the tree is asked to end (SIGTERM) and killed (SIGKILL), whatever
+    /// becomes of this process. Without effect once the tree is being stopped.
+    pub fn deadline(&self, ask_at: BootMillis, kill_at: BootMillis) -> Result<(), Error> {
+        self.order(Order::Deadline {
+            ask_at_ms: ask_at.get(),
+            kill_at_ms: kill_at.get(),
+        })
+    }
+
+    /// Passes a signal on to the program's process group.
+    pub fn signal(&self, signal: i32) -> Result<(), Error> {
+        self.order(Order::Signal(signal))
+    }
+
+    /// Asks the whole tree to end, and kills it after `grace`; with no grace it is killed at once.
+    pub fn stop(&self, grace: Duration) -> Result<(), Error> {
+        let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+        self.order(Order::Stop { grace_ms })
+    }
+
+    /// For a guardian that does not do its duty: kills it and the program's process group from here.
+    pub fn kill_by_hand(&self) {
+        let to_pid = |pid: u32| Pid::from_raw(pid.cast_signed());
+        if let Some(pid) = self.known.borrow().pid {
+            let _ = killpg(to_pid(pid), Signal::SIGKILL);
+        }
+        if self.guardian != 0 {
+            let _ = kill(to_pid(self.guardian), Signal::SIGKILL);
+        }
+    }
+
+    /// A pipe that is full counts as a guardian that hangs: an order must never wait.
+    fn order(&self, order: Order) -> Result<(), Error> {
+        let line = order.to_line();
+        match self.orders.try_write(line.as_bytes()) {
+            Ok(written) if written == line.len() => Ok(()),
+            Ok(_) | Err(_) => Err(Error::Guardian),
+        }
+    }
+}
+
+/// All that can be said when the guardian vanished: the kernel killed the program with it.
+const LOST: Exit = Exit {
+    end: End::Signal(9),
+    cause: Cause::GuardianLost,
+};
+
+/// Reads the guardian's reports to their end, and reaps it.
+async fn follow(
+    mut guardian: tokio::process::Child,
+    reports: pipe::Receiver,
+    known: watch::Sender<Known>,
+) {
+    let mut lines = BufReader::new(reports).lines();
+    while let Ok(Some(line)) = lines.next_line().await {
+        known.send_modify(|known| match Report::parse(&line) {
+            Some(Report::Started(pid)) => known.pid = Some(pid),
+            Some(Report::Failed(why)) => known.failed = Some(why),
+            Some(Report::Ended(exit)) => known.exit = Some(exit),
+            None => {}
+        });
+    }
+    let _ = guardian.wait().await;
+    known.send_modify(|known| {
+        if known.exit.is_none() {
+            if let Some(pid) = known.pid {
+                let _ = killpg(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
+            }
+            known.exit = Some(LOST);
+        }
+    });
+}
+
+/// The program had the terminal: takes it back.
+fn take_terminal() {
+    let mut mask = SigSet::empty();
+    mask.add(Signal::SIGTTOU);
+    // A process in the background is stopped for taking the terminal, unless it blocks this.
+    if mask.thread_block().is_ok() {
+        let _ = tcsetpgrp(std::io::stdin(), getpgrp());
+        let _ = mask.thread_unblock();
+    }
+}
