@@ -18,6 +18,7 @@ pub mod harness;
 pub mod keeping;
 pub mod listing;
 pub mod losing;
+pub mod oracle;
 pub mod outage;
 pub mod pools;
 pub mod records;

@@ -1,0 +1,196 @@
+//! Random moves. They name things by small numbers, so that every sequence makes sense against any
+//! state and can be shrunk.
+
+use proptest::{collection::vec, option, prelude::*};
+
+/// How many keys there are.
+pub(super) const KEYS: u8 = 4;
+/// How many holders there are: half of them are second incarnations of the other half.
+pub(super) const HOLDERS: u8 = 6;
+/// How many records there are.
+pub(super) const RECORDS: u8 = 3;
+
+/// Which length of time: see `Run::span`. 0 is short.
+pub(super) type Span = u8;
+
+/// One move.
+#[derive(Clone, Debug)]
+pub(super) enum Move {
+    /// Ask for keys.
+    Acquire(Ask),
+    /// A waiter goes away.
+    Abandon(u8),
+    /// Keep some leases as one holder: each its own or a foreign one.
+    Renew {
+        holder: u8,
+        leases: Vec<(u8, Option<Span>, bool)>,
+    },
+    /// Keep everything.
+    RenewAll(u8),
+    /// Give a lease back, as its holder or as another.
+    Release { lease: u8, stranger: Option<u8> },
+    /// Take a lease away.
+    Revoke(u8),
+    /// Died, succeeded or left.
+    Depart { how: u8, holder: u8 },
+    /// Offer a lease.
+    Offer {
+        lease: u8,
+        successor: u8,
+        prepare: Span,
+        drain: Span,
+        confirm: Span,
+    },
+    /// Prepare for a key.
+    Prepare { key: u8, holder: u8 },
+    /// Hand a lease over.
+    HandOver(u8),
+    /// Confirm a lease.
+    Confirm(u8),
+    /// Call a handoff off.
+    Cancel { key: u8, holder: u8 },
+    /// Change records.
+    Commit {
+        expect: Vec<(u8, Expectation)>,
+        writes: Vec<(u8, bool)>,
+        acquire: Option<Ask>,
+        release: Vec<u8>,
+    },
+    /// Let time pass.
+    Pass(u8),
+}
+
+/// What a transaction expects of a record.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Expectation {
+    /// As it is now.
+    Current,
+    /// As it was some time ago, or not there.
+    Old(u8),
+    /// Not there.
+    Absent,
+}
+
+/// A request for keys.
+#[derive(Clone, Debug)]
+pub(super) struct Ask {
+    pub keys: Vec<u8>,
+    pub any: bool,
+    pub holder: u8,
+    pub ttl: Span,
+    pub hold: Option<Span>,
+    pub on_death: bool,
+    pub wait: Option<Span>,
+    pub limit: Option<u32>,
+    pub force: bool,
+    pub tenant: bool,
+}
+
+fn keys() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        3 => (0..KEYS).prop_map(|key| vec![key]),
+        2 => Just((0..KEYS).collect::<Vec<_>>())
+            .prop_shuffle()
+            .prop_flat_map(|keys| (Just(keys), 1..=usize::from(KEYS)))
+            .prop_map(|(keys, count)| keys[..count].to_vec()),
+    ]
+}
+
+fn span() -> impl Strategy<Value = Span> {
+    prop_oneof![1 => Just(0_u8), 3 => 1..3_u8]
+}
+
+fn ask() -> impl Strategy<Value = Ask> {
+    (
+        (keys(), any::<bool>(), 0..HOLDERS, span()),
+        (
+            option::weighted(0.2, span()),
+            any::<bool>(),
+            option::weighted(0.4, span()),
+            option::weighted(0.2, 1..4_u32),
+        ),
+        (prop::bool::weighted(0.1), any::<bool>()),
+    )
+        .prop_map(
+            |((keys, any, holder, ttl), (hold, on_death, wait, limit), (force, tenant))| Ask {
+                any: any && keys.len() > 1,
+                keys,
+                holder,
+                ttl,
+                hold,
+                on_death,
+                wait,
+                limit,
+                force,
+                tenant,
+            },
+        )
+}
+
+fn expectation() -> impl Strategy<Value = Expectation> {
+    prop_oneof![
+        4 => Just(Expectation::Current),
+        1 => any::<u8>().prop_map(Expectation::Old),
+        1 => Just(Expectation::Absent),
+    ]
+}
+
+fn commit() -> impl Strategy<Value = Move> {
+    (
+        vec((0..RECORDS, expectation()), 0..3),
+        vec((0..RECORDS, any::<bool>()), 0..3),
+        option::weighted(0.4, ask()),
+        vec(any::<u8>(), 0..3),
+    )
+        .prop_map(|(expect, mut writes, acquire, release)| {
+            writes.sort_by_key(|&(record, _)| record);
+            writes.dedup_by_key(|&mut (record, _)| record);
+            Move::Commit {
+                expect,
+                writes,
+                acquire: acquire.map(|ask| Ask { wait: None, ..ask }),
+                release,
+            }
+        })
+}
+
+fn handoff() -> impl Strategy<Value = Move> {
+    prop_oneof![
+        3 => (any::<u8>(), 0..HOLDERS, span(), span(), span()).prop_map(
+            |(lease, successor, prepare, drain, confirm)| Move::Offer {
+                lease,
+                successor,
+                prepare,
+                drain,
+                confirm,
+            },
+        ),
+        3 => (0..KEYS, 0..HOLDERS).prop_map(|(key, holder)| Move::Prepare { key, holder }),
+        3 => any::<u8>().prop_map(Move::HandOver),
+        2 => any::<u8>().prop_map(Move::Confirm),
+        1 => (0..KEYS, 0..HOLDERS).prop_map(|(key, holder)| Move::Cancel { key, holder }),
+    ]
+}
+
+fn step() -> impl Strategy<Value = Move> {
+    let renewal = (any::<u8>(), option::weighted(0.2, span()), any::<bool>());
+    prop_oneof![
+        10 => ask().prop_map(Move::Acquire),
+        1 => any::<u8>().prop_map(Move::Abandon),
+        3 => (0..HOLDERS, vec(renewal, 1..5))
+            .prop_map(|(holder, leases)| Move::Renew { holder, leases }),
+        1 => (0..HOLDERS).prop_map(Move::RenewAll),
+        6 => (any::<u8>(), option::weighted(0.2, 0..HOLDERS))
+            .prop_map(|(lease, stranger)| Move::Release { lease, stranger }),
+        2 => any::<u8>().prop_map(Move::Revoke),
+        1 => (0..3_u8, 0..HOLDERS).prop_map(|(how, holder)| Move::Depart { how, holder }),
+        6 => handoff(),
+        3 => commit(),
+        5 => (0..5_u8).prop_map(Move::Pass),
+    ]
+}
+
+/// A sequence of moves.
+pub(super) fn moves(longest: usize) -> impl Strategy<Value = Vec<Move>> {
+    vec(step(), 1..=longest)
+}
