@@ -62,8 +62,8 @@ pub trait Harness: Send + Sync + 'static {
         Box::pin(async { false })
     }
 
-    /// Makes the history forget what happened up to now (L20). `false` when this home's test has no
-    /// way to do so.
+    /// Makes the history forget what happened up to now (L20); [`Harness::authority`] may be a new
+    /// one then. `false` when this home's test has no way to do so.
     fn forget_history(&self) -> Step<'_, bool> {
         Box::pin(async { false })
     }

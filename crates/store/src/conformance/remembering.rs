@@ -157,11 +157,11 @@ pub async fn l20_a_watcher_resumes_where_it_stopped(harness: &dyn Harness) {
         let lease = stage.take(&format!("a{round}"), "ann").await;
         stage.release(&lease).await;
     }
-    let history = stage.events().await;
-    assert_eq!(history.len(), 40);
+    assert_eq!(stage.events().await.len(), 40);
     for stopped in [0, 17, 39] {
+        let history = stage.events().await;
         let mut resumed = watch(&stage, Some(history[stopped].revision)).await;
-        let missed = follow(&stage, &mut resumed, 39 - stopped).await;
+        let missed = follow(&stage, &mut resumed, history.len() - stopped - 1).await;
         assert_eq!(missed, history[stopped + 1..]);
         let lease = stage.take("next", "ann").await;
         let next = follow(&stage, &mut resumed, 1).await;
@@ -188,6 +188,7 @@ pub async fn l20_a_forgotten_revision_is_told_by_a_snapshot(harness: &dyn Harnes
         .await;
     let first = stage.events().await[0].revision;
     let forgot = harness.forget_history().await;
+    let stage = stage.again();
     let page = stage.authority.events(EventQuery {
         after: first,
         limit: 10,
@@ -243,7 +244,7 @@ pub async fn l20_renewals_are_live(harness: &dyn Harness) {
     assert_eq!(about.expires_at, renewed.expires_at);
     stage.release(&lease).await;
     let next = follow(&stage, &mut live, 1).await;
-    assert!(next[0].revision > event.revision || event.revision < next[0].revision.next());
+    assert!(next[0].revision > event.revision, "it came later");
 }
 
 /// Who owned this key at that time, under which token, and why did it end?

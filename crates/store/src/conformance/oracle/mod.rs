@@ -75,7 +75,7 @@ async fn play(harness: &dyn Harness, moves: &[Move]) -> Result<(), String> {
             .await
             .map_err(|reason| format!("at move {place}, {step:?}: {reason}"))?;
     }
-    run.finish().await
+    run.finish()
 }
 
 /// Makes one test that plays random sequences on the store and on the engine. The argument makes a

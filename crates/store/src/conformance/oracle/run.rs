@@ -78,7 +78,7 @@ impl<'a> Run<'a> {
     }
 
     /// Ends what still waits, so that no task outlives the run.
-    pub async fn finish(mut self) -> Result<(), Differs> {
+    pub fn finish(mut self) -> Result<(), Differs> {
         for wait in std::mem::take(&mut self.waits) {
             if wait.task.is_finished() {
                 return Err(format!("{} was woken for no reason", wait.holder));

@@ -1,0 +1,19 @@
+//! The in-memory authority, on a clock moved by hand, passes the suite.
+
+use std::sync::Arc;
+
+use leasehold_clock::{Manual, UnixMillis};
+use leasehold_store::{
+    conformance::Virtual,
+    embedded::{Embedded, Options},
+};
+
+fn memory() -> Virtual {
+    let clock = Manual::new(UnixMillis::new(1_700_000_000_000));
+    let store = Embedded::memory(Options::default(), Arc::new(clock.clone()))
+        .expect("a store in memory starts");
+    Virtual::new(Arc::new(store), clock)
+}
+
+leasehold_store::conformance_tests!(memory());
+leasehold_store::oracle_test!(memory());
