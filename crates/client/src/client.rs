@@ -1,0 +1,289 @@
+//! One server, one credential, and how calls are made and repeated.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{
+    HeaderValue, Method, Request, Response, Uri,
+    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE},
+};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper_util::client::legacy::connect::Connect;
+use leasehold_api::Problem;
+use secrecy::{ExposeSecret, SecretString};
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::{
+    Error, Trust,
+    transport::{self, Body, Transport},
+    wait::Backoff,
+};
+
+/// The largest answer that is read: a page of leases or a renewal of ten thousand, with room to spare.
+const MAX_ANSWER_BYTES: usize = 64 * 1024 * 1024;
+/// Names a request in both logs.
+const REQUEST_ID: &str = "x-request-id";
+
+/// Settings of a client.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where the server is: `http://` or `https://`, host, port and perhaps a path before `/api`.
+    pub url: String,
+    /// The bearer token.
+    pub token: Option<SecretString>,
+    /// Which certificates are trusted.
+    pub trust: Trust,
+    /// How long one call may take, all attempts included; a wait comes on top.
+    pub limit: Duration,
+    /// How often a call is made at most, where a repeat is safe.
+    pub attempts: u32,
+}
+
+impl Options {
+    /// A server, with everything else at its default: a second per call, three attempts.
+    pub fn new(url: impl Into<String>) -> Self {
+        Self {
+            url: url.into(),
+            token: None,
+            trust: Trust::default(),
+            limit: Duration::from_secs(1),
+            attempts: 3,
+        }
+    }
+
+    /// With this bearer token.
+    pub fn token(mut self, token: impl Into<String>) -> Self {
+        self.token = Some(SecretString::from(token.into()));
+        self
+    }
+}
+
+/// A client of one server. Clones share its connections.
+#[derive(Clone)]
+pub struct Client {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    transport: Box<dyn Transport>,
+    base: String,
+    bearer: Option<HeaderValue>,
+    options: Options,
+}
+
+/// One call to make.
+pub(crate) struct Call {
+    pub method: Method,
+    /// Path and query.
+    pub path: String,
+    pub body: Option<Bytes>,
+    /// Whether a second request does nothing that the first did not.
+    pub repeatable: bool,
+    pub limit: Duration,
+}
+
+impl Client {
+    /// A client over TCP, with TLS where the address says so.
+    pub fn new(options: Options) -> Result<Self, Error> {
+        let transport = transport::real(&options.trust)?;
+        Self::build(options, transport)
+    }
+
+    /// A client over connections of any kind; TLS, if there is any, is the connector's business.
+    pub fn with_connector<C>(options: Options, connector: C) -> Result<Self, Error>
+    where
+        C: Connect + Clone + Send + Sync + 'static,
+    {
+        Self::build(options, transport::over(connector))
+    }
+
+    fn build(options: Options, transport: Box<dyn Transport>) -> Result<Self, Error> {
+        let base = check_url(&options.url)?;
+        let bearer = match &options.token {
+            Some(token) => Some(bearer(token)?),
+            None => None,
+        };
+        Ok(Self {
+            inner: Arc::new(Inner {
+                transport,
+                base,
+                bearer,
+                options,
+            }),
+        })
+    }
+
+    /// The server's address.
+    pub fn url(&self) -> &str {
+        &self.inner.base
+    }
+
+    /// A call without a body.
+    pub(crate) fn get(&self, path: impl Into<String>) -> Call {
+        Call {
+            method: Method::GET,
+            path: path.into(),
+            body: None,
+            repeatable: true,
+            limit: self.inner.options.limit,
+        }
+    }
+
+    /// A call with a JSON body.
+    pub(crate) fn with_body(
+        &self,
+        method: Method,
+        path: impl Into<String>,
+        body: &impl Serialize,
+    ) -> Result<Call, Error> {
+        let body = serde_json::to_vec(body)
+            .map_err(|error| Error::Invalid(format!("cannot be written as JSON: {error}")))?;
+        Ok(Call {
+            body: Some(body.into()),
+            repeatable: false,
+            method,
+            ..self.get(path)
+        })
+    }
+
+    /// Makes a call, again where that is safe, and reads its answer.
+    pub(crate) async fn call<T: DeserializeOwned>(&self, call: Call) -> Result<T, Error> {
+        let limit = call.limit;
+        match tokio::time::timeout(limit, self.attempts(&call)).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(Error::Unknown(format!("nothing within {limit:?}"))),
+        }
+    }
+
+    async fn attempts<T: DeserializeOwned>(&self, call: &Call) -> Result<T, Error> {
+        let mut backoff = Backoff::new(30, 500);
+        let mut left = self.inner.options.attempts.max(1);
+        loop {
+            left -= 1;
+            let error = match self.once(call).await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            // A definite no, such as a key that is held, is an answer and not a failure.
+            let again = left > 0
+                && error.is_retryable()
+                && !error.is_definite()
+                && (call.repeatable || error.has_no_side_effects());
+            if !again {
+                return Err(error);
+            }
+            tracing::debug!(path = call.path, %error, "trying again");
+            tokio::time::sleep(Duration::from_millis(backoff.next_ms())).await;
+        }
+    }
+
+    async fn once<T: DeserializeOwned>(&self, call: &Call) -> Result<T, Error> {
+        let response = self.open(call).await?;
+        let body = read(response.into_body()).await?;
+        serde_json::from_slice(&body)
+            .map_err(|error| Error::Unknown(format!("an answer that cannot be read: {error}")))
+    }
+
+    /// Makes a call once, up to the head of its answer. Anything but success is an error.
+    pub(crate) async fn open(&self, call: &Call) -> Result<Response<Body>, Error> {
+        let request = self.request(call)?;
+        let sending = self.inner.transport.send(request);
+        let response = match sending.await {
+            Ok(response) => response,
+            Err(failure) if failure.sent => return Err(Error::Unknown(failure.text)),
+            Err(failure) => return Err(Error::Unavailable(failure.text)),
+        };
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        let body = read(response.into_body()).await?;
+        let mut problem: Problem = serde_json::from_slice(&body).unwrap_or_default();
+        problem.status = status.as_u16();
+        Err(Error::Problem(Box::new(problem)))
+    }
+
+    fn request(&self, call: &Call) -> Result<Request<Full<Bytes>>, Error> {
+        let uri: Uri = format!("{}{}", self.inner.base, call.path)
+            .parse()
+            .map_err(|error| Error::Invalid(format!("path {}: {error}", call.path)))?;
+        let mut request = Request::builder()
+            .method(call.method.clone())
+            .uri(uri)
+            .header(ACCEPT, "application/json")
+            .header(REQUEST_ID, uuid::Uuid::new_v4().to_string());
+        if let Some(bearer) = &self.inner.bearer {
+            request = request.header(AUTHORIZATION, bearer.clone());
+        }
+        if call.body.is_some() {
+            request = request.header(CONTENT_TYPE, "application/json");
+        }
+        request
+            .body(Full::new(call.body.clone().unwrap_or_default()))
+            .map_err(|error| Error::Invalid(error.to_string()))
+    }
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client")
+            .field("url", &self.inner.base)
+            .finish_non_exhaustive()
+    }
+}
+
+async fn read(body: Body) -> Result<Bytes, Error> {
+    match Limited::new(body, MAX_ANSWER_BYTES).collect().await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) => Err(Error::Unknown(format!("the answer broke off: {error}"))),
+    }
+}
+
+fn check_url(url: &str) -> Result<String, Error> {
+    let expected = || {
+        Error::Invalid(
+            "url: expected http:// or https://, a host and no credentials or query".into(),
+        )
+    };
+    let uri: Uri = url.parse().map_err(|_| expected())?;
+    let http = matches!(uri.scheme_str(), Some("http" | "https"));
+    let host = uri.authority().is_some_and(|it| !it.as_str().contains('@'));
+    if !http || !host || uri.query().is_some() {
+        return Err(expected());
+    }
+    Ok(url.trim_end_matches('/').to_owned())
+}
+
+fn bearer(token: &SecretString) -> Result<HeaderValue, Error> {
+    let mut value = HeaderValue::from_str(&format!("Bearer {}", token.expose_secret()))
+        .map_err(|_| Error::Invalid("token: expected visible characters".into()))?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_address_is_refused_before_anything_is_sent() {
+        for url in [
+            "",
+            "localhost:1",
+            "ftp://a",
+            "http://u:p@a",
+            "http://a/?q=1",
+        ] {
+            assert!(check_url(url).is_err(), "{url}");
+        }
+        assert_eq!(check_url("http://a:1/x/").unwrap(), "http://a:1/x");
+    }
+
+    #[test]
+    fn the_token_shows_nowhere() {
+        let options = Options::new("http://localhost:1").token("secret-token");
+        let shown = format!("{options:?} {:?}", Client::new(options.clone()).unwrap());
+        assert!(!shown.contains("secret-token"), "{shown}");
+        assert!(Client::new(options.token("new\nline")).is_err());
+    }
+}

@@ -1,0 +1,186 @@
+//! Renews everything a holder has in one call, every third of the shortest ttl, counted from the last
+//! renewal that succeeded (L9). A call that failed is tried again until the deadline (L11).
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, atomic::Ordering},
+};
+
+use futures_util::future::join_all;
+use lease::{BootMillis, Renew, Renewals};
+
+use super::{Core, Holding, Lost};
+use crate::wait::{Backoff, jitter, limited};
+
+/// Never renew more often than this, whatever the ttl.
+const MIN_PAUSE_MS: u64 = 5;
+/// The least time that a renewal is given, however near its deadline is.
+const MIN_LIMIT_MS: u64 = 10;
+
+/// How the last attempts went.
+struct Attempts {
+    backoff: Backoff,
+    /// When to try again after a failure.
+    retry_at: Option<BootMillis>,
+    /// Calls in a row that took too long: each doubles the time of the next, so that an authority
+    /// that is slow but alive is not given up on.
+    too_slow: u32,
+    last: BootMillis,
+}
+
+pub(super) async fn run(core: Arc<Core>) {
+    let mut attempts = Attempts {
+        backoff: Backoff::new(50, 2_000),
+        retry_at: None,
+        too_slow: 0,
+        last: core.clock.boot(),
+    };
+    let mut first = true;
+    loop {
+        let at = next(&core, &attempts, first);
+        let wait = async {
+            match at {
+                Some(at) => core.clock.sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = core.end.cancelled() => return,
+            () = core.renew.notified() => {}
+            () = wait => {}
+        }
+        let now = core.clock.boot();
+        let everything = core.verify.swap(false, Ordering::AcqRel);
+        if everything || at.is_some_and(|at| now >= at) {
+            let due = due(&core, now, everything);
+            if !due.is_empty() {
+                first = false;
+                renew(&core, due, &mut attempts).await;
+            }
+        }
+    }
+}
+
+/// When the next call is to be made, if anything is held.
+fn next(core: &Core, attempts: &Attempts, first: bool) -> Option<BootMillis> {
+    let registry = core.registry();
+    let planned = registry
+        .held()
+        .map(|holding| {
+            let plan = holding.plan();
+            let early = jitter(plan.ttl_ms / 3 * core.options.jitter_percent.min(50) / 100);
+            plan.renew_at.get().saturating_sub(early)
+        })
+        .min()?;
+    let planned = attempts.retry_at.map_or(planned, BootMillis::get);
+    let soonest = if first {
+        0
+    } else {
+        attempts.last.plus(MIN_PAUSE_MS).get()
+    };
+    Some(BootMillis::new(planned.max(soonest)))
+}
+
+/// What a call made now should cover: all that has used up half of its interval. So leases with very
+/// different ttls share calls without the long ones being renewed at the pace of the short ones.
+fn due(core: &Core, now: BootMillis, everything: bool) -> Vec<Arc<Holding>> {
+    let held: Vec<_> = core.registry().held().cloned().collect();
+    held.into_iter()
+        .filter(|holding| {
+            let plan = holding.plan();
+            everything || now.plus(plan.ttl_ms / 6) >= plan.renew_at
+        })
+        .collect()
+}
+
+async fn renew(core: &Arc<Core>, due: Vec<Arc<Holding>>, attempts: &mut Attempts) {
+    attempts.last = core.clock.boot();
+    let calls = due
+        .chunks(Renew::MAX_LEASES)
+        .map(|chunk| call(core, chunk, attempts.too_slow));
+    let results = join_all(calls).await;
+    let slow = results.contains(&Outcome::TooSlow);
+    attempts.too_slow = if slow {
+        attempts.too_slow.saturating_add(1)
+    } else {
+        0
+    };
+    if results.iter().all(|&outcome| outcome == Outcome::Answered) {
+        attempts.backoff.reset();
+        attempts.retry_at = None;
+    } else {
+        // A tenth of the shortest ttl keeps several attempts before any deadline.
+        let shortest = due.iter().map(|holding| holding.plan().ttl_ms).min();
+        let most = (shortest.unwrap_or(1_000) / 10).max(MIN_PAUSE_MS);
+        let pause = attempts.backoff.next_ms().min(most);
+        attempts.retry_at = Some(core.clock.boot().plus(pause));
+    }
+    // Deadlines moved, or states changed.
+    core.look.notify_one();
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    Answered,
+    Failed,
+    TooSlow,
+}
+
+/// One call with its own time limit: it can delay neither a deadline nor the next attempt.
+async fn call(core: &Arc<Core>, holdings: &[Arc<Holding>], too_slow: u32) -> Outcome {
+    // Before the request is sent: from here on the new deadline counts (L10).
+    let sent = core.clock.boot();
+    let left = holdings
+        .iter()
+        .map(|holding| holding.plan().stops_at.since(sent))
+        .min()
+        .unwrap_or(0);
+    let limit_ms = core
+        .options
+        .call_limit_ms
+        .saturating_mul(1 << too_slow.min(6))
+        .min(left / 3)
+        .max(MIN_LIMIT_MS);
+    let request = Renew {
+        holder: core.holder.clone(),
+        leases: Renewals::These(holdings.iter().map(|holding| holding.renewal()).collect()),
+    };
+    let answer = limited(&*core.clock, limit_ms, core.authority.renew(request)).await;
+    let renewed = match answer {
+        Some(Ok(renewed)) => renewed,
+        Some(Err(error)) => {
+            tracing::warn!(holder = %core.holder, %error, "a renewal failed; the leases stay valid until their deadlines");
+            unsure(holdings);
+            return Outcome::Failed;
+        }
+        None => {
+            tracing::warn!(holder = %core.holder, limit_ms, "a renewal had no answer; the leases stay valid until their deadlines");
+            unsure(holdings);
+            return Outcome::TooSlow;
+        }
+    };
+    let mut outcomes: HashMap<_, _> = renewed
+        .into_iter()
+        .map(|one| ((one.key, one.token), one.outcome))
+        .collect();
+    let mut outcome = Outcome::Answered;
+    for holding in holdings {
+        let reference = holding.reference();
+        match outcomes.remove(&(reference.key, reference.token)) {
+            Some(Ok(lease)) => holding.renewed(sent, lease),
+            Some(Err(loss)) => core.lose(holding, Lost::from(loss)),
+            // An answer that leaves a lease out says nothing about it.
+            None => {
+                holding.unsure();
+                outcome = Outcome::Failed;
+            }
+        }
+    }
+    outcome
+}
+
+fn unsure(holdings: &[Arc<Holding>]) {
+    for holding in holdings {
+        holding.unsure();
+    }
+}

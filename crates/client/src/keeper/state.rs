@@ -1,0 +1,298 @@
+//! One lease as its holder sees it: a deadline that is compared with, and what ended it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use lease::{
+    BootMillis, Clock, Lease, LeaseRef, Loss, Margin, OnOutage, Renewal, Standing, Tenure, Token,
+};
+use tokio::sync::watch;
+
+/// Why a lease is over for its holder.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Lost {
+    /// The holder's own deadline (and grace, if it had one) passed without a renewal (L10, L13).
+    #[error("its deadline passed without a renewal")]
+    Deadline,
+    /// The authority says that it lapsed.
+    #[error("it expired")]
+    Expired,
+    /// The authority says that an administrator took it away.
+    #[error("it was revoked: {why}")]
+    Revoked {
+        /// The administrator's words.
+        why: Arc<str>,
+    },
+    /// The authority says that another holder has the key now.
+    #[error("another holder has it")]
+    Stolen,
+    /// Given back, handed over, or released because the keeper stopped.
+    #[error("it was released")]
+    Released,
+    /// The authority knows no such lease.
+    #[error("the authority does not know it")]
+    Unknown,
+}
+
+impl From<Loss> for Lost {
+    fn from(loss: Loss) -> Self {
+        match loss {
+            Loss::Expired => Self::Expired,
+            Loss::Revoked { why } => Self::Revoked { why },
+            Loss::Stolen => Self::Stolen,
+            Loss::Released => Self::Released,
+            Loss::Unknown => Self::Unknown,
+        }
+    }
+}
+
+/// What a watcher of a lease is told. For decisions use [`super::Guard::is_owned`], which compares
+/// with the clock: a watched value is always a moment old.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum State {
+    /// Renewed as planned.
+    Owned,
+    /// The last renewal failed or had no answer; the lease is valid until its deadline (L11).
+    Uncertain,
+    /// Past the deadline; the outage policy lets the work go on for now (L13).
+    Grace,
+    /// Over, for this reason. Final.
+    Over(Lost),
+}
+
+/// What the other holders said about the authority (L13, `continue`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Peers {
+    /// Nobody was asked since the last renewal that succeeded.
+    NotAsked,
+    /// None of them reaches it either.
+    Alone,
+    /// Another one reaches it: this holder is the one cut off.
+    CutOff,
+}
+
+struct Inner {
+    lease: Lease,
+    tenure: Tenure,
+    lost: Option<Lost>,
+    uncertain: bool,
+    peers: Peers,
+}
+
+/// A lease under the care of a keeper.
+pub(super) struct Holding {
+    clock: Arc<dyn Clock>,
+    margin_ms: Option<u64>,
+    token: Token,
+    inner: Mutex<Inner>,
+    states: watch::Sender<State>,
+}
+
+impl Holding {
+    pub fn new(
+        lease: Lease,
+        sent: BootMillis,
+        margin_ms: Option<u64>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        let tenure = tenure(&lease, sent, margin_ms);
+        let holding = Self {
+            clock,
+            margin_ms,
+            token: lease.token,
+            inner: Mutex::new(Inner {
+                lease,
+                tenure,
+                lost: None,
+                uncertain: false,
+                peers: Peers::NotAsked,
+            }),
+            states: watch::Sender::new(State::Owned),
+        };
+        holding.look();
+        holding
+    }
+
+    /// Poisoning is no concern: every critical section leaves a whole value behind.
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn token(&self) -> Token {
+        self.token
+    }
+
+    pub fn lease(&self) -> Lease {
+        self.lock().lease.clone()
+    }
+
+    pub fn reference(&self) -> LeaseRef {
+        LeaseRef::from(&self.lock().lease)
+    }
+
+    pub fn renewal(&self) -> Renewal {
+        Renewal::of(&self.lock().lease)
+    }
+
+    pub fn subscribe(&self) -> watch::Receiver<State> {
+        self.states.subscribe()
+    }
+
+    pub fn deadline(&self) -> BootMillis {
+        self.lock().tenure.deadline()
+    }
+
+    /// Where the holder stands at this very moment, and a state that others can watch. What is found
+    /// to be over stays over.
+    pub fn look(&self) -> Standing {
+        let mut inner = self.lock();
+        let standing = inner.standing(self.clock.boot());
+        self.publish(&mut inner, standing);
+        standing
+    }
+
+    /// Why it is over, if it is.
+    pub fn lost(&self) -> Option<Lost> {
+        self.look();
+        self.lock().lost.clone()
+    }
+
+    /// When it is over unless something happens before.
+    pub fn stops_at(&self) -> BootMillis {
+        self.lock().stops_at()
+    }
+
+    /// A renewal sent at `sent` succeeded with this lease. Never revives what is over (L7).
+    pub fn renewed(&self, sent: BootMillis, lease: Lease) {
+        let mut inner = self.lock();
+        let now = self.clock.boot();
+        if inner.standing(now) != Standing::Over {
+            if lease.ttl == inner.lease.ttl {
+                inner.tenure.renewed(sent);
+            } else {
+                inner.tenure = tenure(&lease, sent, self.margin_ms);
+            }
+            inner.lease = lease;
+            inner.uncertain = false;
+            inner.peers = Peers::NotAsked;
+        }
+        let standing = inner.standing(now);
+        self.publish(&mut inner, standing);
+    }
+
+    /// A renewal failed or had no answer: nothing changes but what is known (L11).
+    pub fn unsure(&self) {
+        let mut inner = self.lock();
+        inner.uncertain = true;
+        let standing = inner.standing(self.clock.boot());
+        self.publish(&mut inner, standing);
+    }
+
+    /// A definite end (L13): at once, whatever the policy. The first reason stays.
+    pub fn end(&self, lost: Lost) {
+        let mut inner = self.lock();
+        inner.tenure.end();
+        inner.lost.get_or_insert(lost);
+        self.publish(&mut inner, Standing::Over);
+    }
+
+    /// What the other holders said.
+    pub fn peers_said(&self, peers: Peers) {
+        let mut inner = self.lock();
+        if matches!(inner.tenure.on_outage(), OnOutage::Continue(_)) {
+            inner.peers = peers;
+        }
+        let standing = inner.standing(self.clock.boot());
+        self.publish(&mut inner, standing);
+    }
+
+    /// When to renew next, and the ttl that the plan is made for.
+    pub fn plan(&self) -> Plan {
+        let inner = self.lock();
+        Plan {
+            renew_at: inner.tenure.renew_at(),
+            stops_at: inner.stops_at(),
+            ttl_ms: inner.lease.ttl.millis(),
+        }
+    }
+
+    /// When the state may change by time alone, and whether peers are to be asked before that.
+    /// `None` when it is over.
+    pub fn next_look(&self, lead_ms: u64) -> Option<Look> {
+        let inner = self.lock();
+        if inner.lost.is_some() {
+            return None;
+        }
+        let now = self.clock.boot();
+        let deadline = inner.tenure.deadline();
+        let continues = matches!(inner.tenure.on_outage(), OnOutage::Continue(_));
+        let lead_ms = lead_ms.min(inner.lease.ttl.millis() / 6);
+        let ask_at = BootMillis::new(deadline.get().saturating_sub(lead_ms));
+        let ask = continues && now >= ask_at && inner.peers != Peers::CutOff;
+        let at = if continues && now < ask_at {
+            ask_at
+        } else if now < deadline {
+            deadline
+        } else {
+            inner.tenure.stop_at()
+        };
+        Some(Look { at, ask })
+    }
+
+    fn publish(&self, inner: &mut Inner, standing: Standing) {
+        if standing == Standing::Over {
+            inner.tenure.end();
+            inner.lost.get_or_insert(Lost::Deadline);
+        }
+        let state = match (standing, &inner.lost) {
+            (Standing::Over, lost) => State::Over(lost.clone().unwrap_or(Lost::Deadline)),
+            (Standing::Grace, _) => State::Grace,
+            (Standing::Owned, _) if inner.uncertain => State::Uncertain,
+            (Standing::Owned, _) => State::Owned,
+        };
+        self.states.send_if_modified(|shown| {
+            let changed = *shown != state;
+            if changed {
+                *shown = state;
+            }
+            changed
+        });
+    }
+}
+
+/// When a lease is to be renewed.
+pub(super) struct Plan {
+    pub renew_at: BootMillis,
+    pub stops_at: BootMillis,
+    pub ttl_ms: u64,
+}
+
+/// When to look at a lease again.
+pub(super) struct Look {
+    pub at: BootMillis,
+    pub ask: bool,
+}
+
+impl Inner {
+    /// A comparison with the clock, never a flag (L10). `continue` goes into its grace only after
+    /// the other holders were asked (L13).
+    fn standing(&self, now: BootMillis) -> Standing {
+        if self.lost.is_some() || now >= self.stops_at() {
+            return Standing::Over;
+        }
+        self.tenure.standing(now)
+    }
+
+    fn stops_at(&self) -> BootMillis {
+        match self.tenure.on_outage() {
+            OnOutage::Continue(_) if self.peers != Peers::Alone => self.tenure.deadline(),
+            _ => self.tenure.stop_at(),
+        }
+    }
+}
+
+fn tenure(lease: &Lease, sent: BootMillis, margin_ms: Option<u64>) -> Tenure {
+    let margin = margin_ms
+        .and_then(|millis| Margin::new(millis.min(lease.ttl.millis() / 2), lease.ttl).ok())
+        .unwrap_or_else(|| Margin::of(lease.ttl));
+    Tenure::granted(sent, lease.ttl, margin, lease.on_outage)
+}

@@ -1,0 +1,107 @@
+//! Sends one request and says, when that fails, whether it was sent.
+
+use std::{future::Future, pin::Pin, time::Duration};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
+use hyper_util::{
+    client::legacy::{
+        Client,
+        connect::{Connect, HttpConnector},
+    },
+    rt::{TokioExecutor, TokioTimer},
+};
+
+use crate::{Error, Trust};
+
+/// How long a connection may take to be made. Shorter than a call's limit, so that a server that is
+/// not there is known as such, and not as one that did not answer.
+const CONNECT_LIMIT: Duration = Duration::from_millis(700);
+/// Idle connections are closed before a usual server or proxy does it, which would race with a request.
+const IDLE_LIMIT: Duration = Duration::from_secs(20);
+
+/// The body of an answer.
+pub(crate) type Body = UnsyncBoxBody<Bytes, BrokenOff>;
+
+/// An answer that broke off in the middle.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct BrokenOff(String);
+
+/// A request that failed.
+pub(crate) struct Failure {
+    /// Whether any part of it may have reached the server.
+    pub sent: bool,
+    pub text: String,
+}
+
+/// Where requests go.
+pub(crate) trait Transport: Send + Sync + 'static {
+    fn send(
+        &self,
+        request: Request<Full<Bytes>>,
+    ) -> Pin<Box<dyn Future<Output = Result<Response<Body>, Failure>> + Send>>;
+}
+
+impl<C> Transport for Client<C, Full<Bytes>>
+where
+    C: Connect + Clone + Send + Sync + 'static,
+{
+    fn send(
+        &self,
+        request: Request<Full<Bytes>>,
+    ) -> Pin<Box<dyn Future<Output = Result<Response<Body>, Failure>> + Send>> {
+        let answer = self.request(request);
+        Box::pin(async move {
+            match answer.await {
+                Ok(response) => Ok(response.map(|body| {
+                    body.map_err(|error| BrokenOff(chain(&error)))
+                        .boxed_unsync()
+                })),
+                Err(error) => Err(Failure {
+                    sent: !error.is_connect(),
+                    text: chain(&error),
+                }),
+            }
+        })
+    }
+}
+
+/// An error and what caused it, in one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+/// Over any connector: real sockets, or those of a simulated network.
+pub(crate) fn over<C>(connector: C) -> Box<dyn Transport>
+where
+    C: Connect + Clone + Send + Sync + 'static,
+{
+    Box::new(
+        Client::builder(TokioExecutor::new())
+            .pool_idle_timeout(IDLE_LIMIT)
+            .pool_timer(TokioTimer::new())
+            .build(connector),
+    )
+}
+
+/// Over TCP, with TLS where the address says so.
+pub(crate) fn real(trust: &Trust) -> Result<Box<dyn Transport>, Error> {
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_nodelay(true);
+    tcp.set_connect_timeout(Some(CONNECT_LIMIT));
+    let connector = hyper_rustls::HttpsConnectorBuilder::new()
+        .with_tls_config(trust.config()?)
+        .https_or_http()
+        .enable_all_versions()
+        .wrap_connector(tcp);
+    Ok(over(connector))
+}

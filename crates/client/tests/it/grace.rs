@@ -1,0 +1,141 @@
+//! The outage policies of L13.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+};
+
+use lease::{Grace, OnOutage, Standing};
+use leasehold_client::{
+    Guard, Lost, State,
+    keeper::{Keeper, Options, Peers},
+};
+
+use crate::{
+    faulty::Network,
+    world::{World, eventually, key, quiet, ttl},
+};
+
+#[derive(Default)]
+struct Others {
+    reach: AtomicBool,
+    asked: AtomicUsize,
+}
+
+impl Peers for Others {
+    fn any_reaches_authority(&self) -> Pin<Box<dyn Future<Output = bool> + Send + '_>> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        Box::pin(async { self.reach.load(Ordering::SeqCst) })
+    }
+}
+
+async fn acquire(keeper: &Keeper, on_outage: OnOutage) -> Guard {
+    let mut request = keeper.request(key("x"), ttl(30_000));
+    request.on_outage = on_outage;
+    keeper.acquire(request).await.unwrap().pop().unwrap()
+}
+
+fn grace() -> Grace {
+    Grace::from_millis(60_000).unwrap()
+}
+
+#[tokio::test]
+async fn l13_hold_goes_on_for_its_grace_and_the_key_is_withheld() {
+    let world = World::new();
+    let (keeper, network) = world.keeper("a");
+    let (other, _) = world.keeper("b");
+    let guard = acquire(&keeper, OnOutage::Hold(grace())).await;
+    let token = guard.token();
+    network.set(Network::Refused);
+    world.advance(40_000, 1_000).await;
+    assert_eq!(guard.standing(), Standing::Grace);
+    assert!(!guard.is_owned());
+    let mut states = guard.watch();
+    states
+        .wait_for(|state| *state == State::Grace)
+        .await
+        .unwrap();
+    assert!(other.acquire_one(key("x"), ttl(30_000)).await.is_err());
+
+    // The authority is back: owned again, under the same token.
+    network.set(Network::Fine);
+    world.advance(3_000, 500).await;
+    states
+        .wait_for(|state| *state == State::Owned)
+        .await
+        .unwrap();
+    assert!(guard.is_owned());
+    assert_eq!(guard.token(), token);
+
+    // And to the very end of the grace.
+    network.set(Network::Refused);
+    let stop = guard.stops_at().get();
+    world.clock.advance(stop - 1 - now(&world));
+    assert_eq!(guard.standing(), Standing::Grace);
+    assert!(!world.is_free(&key("x")).await, "still withheld");
+    world.clock.advance(1);
+    assert_eq!(guard.standing(), Standing::Over);
+    assert_eq!(guard.lost().await, Lost::Deadline);
+}
+
+#[tokio::test]
+async fn l13_continue_goes_on_when_nobody_reaches_the_authority() {
+    let world = World::new();
+    let others = Arc::new(Others::default());
+    let options = Options {
+        peers: Some(others.clone()),
+        ..quiet()
+    };
+    let (keeper, network) = world.keeper_with("a", options);
+    let guard = acquire(&keeper, OnOutage::Continue(grace())).await;
+    network.set(Network::Refused);
+    world.advance(26_000, 1_000).await;
+    assert_eq!(others.asked.load(Ordering::SeqCst), 0, "not yet");
+    world.advance(4_000, 100).await;
+    assert!(others.asked.load(Ordering::SeqCst) > 0, "asked before");
+    assert_eq!(guard.standing(), Standing::Grace);
+
+    // During the grace another holder gets through: then this one is the one cut off.
+    others.reach.store(true, Ordering::SeqCst);
+    world.advance(3_000, 500).await;
+    eventually("over", async || guard.standing() == Standing::Over).await;
+    assert_eq!(guard.lost().await, Lost::Deadline);
+}
+
+#[tokio::test]
+async fn l13_continue_stops_at_the_deadline_when_another_holder_reaches_the_authority() {
+    let world = World::new();
+    let others = Arc::new(Others::default());
+    others.reach.store(true, Ordering::SeqCst);
+    let options = Options {
+        peers: Some(others),
+        ..quiet()
+    };
+    let (keeper, network) = world.keeper_with("a", options);
+    let guard = acquire(&keeper, OnOutage::Continue(grace())).await;
+    network.set(Network::Refused);
+    world.advance(27_900, 100).await;
+    assert!(guard.is_owned());
+    world.advance(200, 100).await;
+    assert_eq!(guard.standing(), Standing::Over);
+}
+
+#[tokio::test]
+async fn l13_continue_never_goes_on_unasked() {
+    let world = World::new();
+    let (keeper, network) = world.keeper("a");
+    let guard = acquire(&keeper, OnOutage::Continue(grace())).await;
+    network.set(Network::Hangs);
+    // A process that slept through its deadline asked nobody.
+    world.clock.advance(28_001);
+    assert_eq!(guard.standing(), Standing::Over);
+    assert_eq!(guard.lost().await, Lost::Deadline);
+}
+
+fn now(world: &World) -> u64 {
+    lease::Clock::boot(&world.clock).get()
+}

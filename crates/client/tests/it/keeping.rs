@@ -1,0 +1,178 @@
+//! Keeping: L9, L10, L11.
+
+use lease::Standing;
+use leasehold_client::{Lost, State, keeper};
+
+use crate::{
+    faulty::Network,
+    world::{World, eventually, key, quiet, ttl, turn},
+};
+
+#[tokio::test]
+async fn l9_all_leases_of_a_holder_are_renewed_in_one_call() {
+    let world = World::new();
+    let (keeper, network) = world.keeper("a");
+    let mut guards = Vec::new();
+    for n in 0..50 {
+        let key = key(&n.to_string());
+        guards.push(keeper.acquire_one(key, ttl(30_000)).await.unwrap());
+    }
+    world.clock.advance(10_000);
+    eventually("the renewal", async || network.renewals() == 1).await;
+    assert_eq!(
+        network
+            .renewed_leases
+            .load(std::sync::atomic::Ordering::SeqCst),
+        50
+    );
+    eventually("all deadlines moved", async || {
+        guards.iter().all(|guard| guard.deadline().get() == 38_000)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn renewals_are_counted_from_the_last_one_and_never_become_a_busy_loop() {
+    let world = World::new();
+    let (keeper, network) = world.keeper("a");
+    let guard = keeper.acquire_one(key("x"), ttl(3_000)).await.unwrap();
+    // Ten ttls: three renewals in each.
+    for _ in 0..30 {
+        let before = network.renewals();
+        let deadline = guard.deadline();
+        world.clock.advance(1_000);
+        eventually("a renewal a second", async || guard.deadline() > deadline).await;
+        turn().await;
+        assert_eq!(network.renewals(), before + 1);
+    }
+    assert!(guard.is_owned());
+}
+
+#[tokio::test]
+async fn l10_the_deadline_counts_from_before_the_request() {
+    let world = World::new();
+    let (keeper, network) = world.keeper("a");
+    let guard = keeper.acquire_one(key("x"), ttl(30_000)).await.unwrap();
+    assert_eq!(guard.deadline().get(), 28_000, "a margin of 2 s");
+    // The renewal is sent at 10 s; its answer is known to be lost, the next one works at once.
+    network.set(Network::AnswerLost);
+    world.clock.advance(10_000);
+    let mut states = guard.watch();
+    states
+        .wait_for(|state| *state == State::Uncertain)
+        .await
+        .unwrap();
+    assert_eq!(guard.deadline().get(), 28_000, "no answer, no new deadline");
+    assert!(guard.is_owned());
+}
+
+#[tokio::test]
+async fn l10_ownership_is_a_comparison_also_when_every_task_is_stuck() {
+    let world = World::new();
+    let (keeper, network) = world.keeper("a");
+    let guard = keeper.acquire_one(key("x"), ttl(30_000)).await.unwrap();
+    network.set(Network::Hangs);
+    // Nothing is polled between the jump and the question.
+    world.clock.advance(27_999);
+    assert!(guard.is_owned());
+    world.clock.advance(1);
+    assert!(!guard.is_owned());
+    assert_eq!(guard.standing(), Standing::Over);
+    assert_eq!(guard.lost().await, Lost::Deadline);
+}
+
+#[tokio::test]
+async fn l11_an_error_is_not_a_loss() {
+    let world = World::new();
+    let (keeper, network) = world.keeper("a");
+    let guard = keeper.acquire_one(key("x"), ttl(30_000)).await.unwrap();
+    let mut states = guard.watch();
+    network.set(Network::Refused);
+    world.clock.advance(10_000);
+    states
+        .wait_for(|state| *state == State::Uncertain)
+        .await
+        .unwrap();
+    world.advance(10_000, 500).await;
+    assert!(network.renewals() > 3, "tried again and again");
+    assert!(guard.is_owned());
+    network.set(Network::Fine);
+    world.clock.advance(3_000);
+    states
+        .wait_for(|state| *state == State::Owned)
+        .await
+        .unwrap();
+    assert!(guard.deadline().get() >= 20_000 + 28_000);
+}
+
+#[tokio::test]
+async fn a_hung_renewal_delays_neither_the_deadline_nor_the_next_attempt() {
+    let world = World::new();
+    let (keeper, network) = world.keeper("a");
+    let guard = keeper.acquire_one(key("x"), ttl(30_000)).await.unwrap();
+    network.set(Network::Hangs);
+    world.clock.advance(10_000);
+    eventually("the first attempt", async || network.renewals() == 1).await;
+    // The network heals, but that first call never returns.
+    network.set(Network::Fine);
+    for _ in 0..4 {
+        world.clock.advance(1_000);
+        turn().await;
+    }
+    eventually("the next attempt succeeded", async || {
+        guard.deadline().get() > 28_000
+    })
+    .await;
+
+    // And one that hangs to the end: the loss comes at the deadline.
+    network.set(Network::HangsAfter);
+    let deadline = guard.deadline().get();
+    let lost = tokio::spawn(guard.lost());
+    world.advance(deadline - 1 - now(&world), 500).await;
+    world.clock.advance(deadline - 1 - now(&world));
+    assert!(guard.is_owned() && !lost.is_finished());
+    world.clock.advance(1);
+    assert!(!guard.is_owned());
+    assert_eq!(lost.await.unwrap(), Lost::Deadline);
+}
+
+#[tokio::test]
+async fn a_slow_authority_gets_more_time_instead_of_being_given_up() {
+    let world = World::new();
+    let options = keeper::Options {
+        call_limit_ms: 100,
+        ..quiet()
+    };
+    let (keeper, network) = world.keeper_with("a", options);
+    let guard = keeper.acquire_one(key("x"), ttl(30_000)).await.unwrap();
+    network.set(Network::Hangs);
+    world.clock.advance(10_000);
+    world.advance(10_000, 100).await;
+    let attempts = network.renewals();
+    assert!(
+        (3..=25).contains(&attempts),
+        "{attempts} attempts in 10 s: each gets longer than the one before"
+    );
+    assert!(guard.is_owned());
+}
+
+#[tokio::test]
+async fn leases_of_different_lengths_share_calls() {
+    let world = World::new();
+    let (keeper, network) = world.keeper("a");
+    let short = keeper.acquire_one(key("short"), ttl(3_000)).await.unwrap();
+    let long = keeper.acquire_one(key("long"), ttl(30_000)).await.unwrap();
+    for _ in 0..20 {
+        let deadline = short.deadline();
+        world.clock.advance(1_000);
+        eventually("the short one", async || short.deadline() > deadline).await;
+        turn().await;
+    }
+    assert_eq!(network.renewals(), 20, "no call for the long one alone");
+    assert!(long.deadline().get() > 28_000 + 5_000, "renewed on the way");
+    assert!(short.is_owned() && long.is_owned());
+}
+
+fn now(world: &World) -> u64 {
+    lease::Clock::boot(&world.clock).get()
+}

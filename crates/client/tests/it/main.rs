@@ -1,0 +1,11 @@
+//! The client against the real store, the real server and a bad network.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod faulty;
+mod grace;
+mod keeping;
+mod losing;
+mod property;
+mod releasing;
+mod world;
