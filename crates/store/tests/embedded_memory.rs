@@ -2,41 +2,17 @@
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
-use std::{sync::Arc, time::Duration};
+mod embedded_kit;
 
+use std::sync::Arc;
+
+use embedded_kit::{LIMIT, ask, granted, key, manual, memory};
 use futures_util::StreamExt;
 use lease::{
-    Acquire, Acquired, Authority, EventKind, EventQuery, Holder, Key, Lease, LeaseQuery, LeaseRef,
-    Loss, Notice, Renew, Renewals, Revision, Revoke, Status, Ttl, UnixMillis, Want,
+    Acquired, Authority, EventKind, EventQuery, Key, LeaseQuery, LeaseRef, Loss, Notice, Renew,
+    Renewals, Revision, Revoke, Status, Want,
 };
-use leasehold_clock::Manual;
 use leasehold_store::embedded::{Embedded, Options};
-
-const LIMIT: Duration = Duration::from_secs(10);
-
-fn manual() -> Manual {
-    Manual::new(UnixMillis::new(1_700_000_000_000))
-}
-
-fn memory(clock: &Manual) -> Embedded {
-    Embedded::memory(Options::default(), Arc::new(clock.clone())).unwrap()
-}
-
-fn key(id: &str) -> Key {
-    Key::new("job", id).unwrap()
-}
-
-fn ask(id: &str, who: &str) -> Acquire {
-    let holder = Holder::new(who, "1").unwrap();
-    Acquire::one(key(id), holder, Ttl::from_secs(10).unwrap())
-}
-
-fn granted(acquired: Acquired) -> Lease {
-    match acquired {
-        Acquired::Granted { mut leases, .. } => leases.remove(0),
-        Acquired::Refused(refusal) => panic!("refused: {refusal:?}"),
-    }
-}
 
 #[tokio::test]
 async fn l2_l7_l16_grant_refuse_renew_release() {

@@ -25,12 +25,50 @@ pub enum OpenError {
         /// Why.
         source: io::Error,
     },
-    /// The tables cannot be read or written.
-    #[error("the store in {} cannot be opened: {why}", dir.display())]
+    /// A newer version wrote it.
+    #[error(
+        "{} has format {format}, newer than this version knows: use the version that wrote it",
+        path.display()
+    )]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        format: i64,
+    },
+    /// A file is damaged, or gone.
+    #[error(
+        "{} is damaged: {why}. Bring the folder back from a backup, or go on without what is lost \
+         (on_damage: go_on), which moves the file aside",
+        path.display()
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The tables are readable and older than what was acknowledged.
+    #[error(
+        "{} has lost acknowledged changes: it ends at revision {found}, but revision {acknowledged} was \
+         reached (the log beside it was cut or removed, or an older copy was put back). Bring the \
+         folder back from a backup, or go on without them (on_damage: go_on)",
+        path.display()
+    )]
+    Lost {
+        /// The database file.
+        path: PathBuf,
+        /// Where it ends.
+        found: u64,
+        /// What was acknowledged.
+        acknowledged: u64,
+    },
+    /// The database refused for another reason.
+    #[error("{} cannot be opened: {why}", path.display())]
     Store {
-        /// The folder.
-        dir: PathBuf,
-        /// What the database said.
+        /// The database file.
+        path: PathBuf,
+        /// What it said.
         why: String,
     },
 }

@@ -12,7 +12,7 @@ use lease::{
     Event, EventKind, Key, Record, Revision, Token, UnixMillis,
     engine::{self, Effects, Engine, RenewalEvents, StoredSlot},
 };
-use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior, params};
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, TransactionBehavior, params};
 
 use super::{
     History, retention,
@@ -29,6 +29,13 @@ const CACHE_PAGES: i64 = 8_192;
 const CHECKPOINT_PAGES: i64 = 4_096;
 /// A log that grew beyond this under a long read is cut back, in bytes.
 const LOG_LIMIT_BYTES: i64 = 64 << 20;
+/// Pages up to which the whole file is checked at the start (64 MiB, a fraction of a second). The rows
+/// that decide are read and checked in any case.
+const CHECKED_PAGES: i64 = 16_384;
+/// How many free pages one turn of tidying gives back to the disk.
+const VACUUM_PAGES: i64 = 1_024;
+/// How many events one turn of tidying may delete.
+const TIDY_EVENTS: usize = 5_000;
 
 /// Why the tables could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -47,8 +54,26 @@ pub(super) enum Failure {
     Meta(&'static str),
     #[error("its format is {0}, newer than the {FORMAT} that this version knows")]
     Newer(i64),
+    #[error("the check of the file found: {0}")]
+    Check(String),
+    #[error("it ends at revision {found}, although revision {acknowledged} was acknowledged")]
+    Behind { found: u64, acknowledged: u64 },
     #[error("no thread for the writer: {0}")]
     Thread(std::io::Error),
+}
+
+impl Failure {
+    /// Whether stored bytes are wrong, rather than out of reach.
+    pub fn is_damage(&self) -> bool {
+        match self {
+            Self::Sqlite(error) => matches!(
+                error.sqlite_error_code(),
+                Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)
+            ),
+            Self::Row { .. } | Self::Key { .. } | Self::Meta(_) | Self::Check(_) => true,
+            Self::Newer(_) | Self::Behind { .. } | Self::Thread(_) => false,
+        }
+    }
 }
 
 /// Where the tables are.
@@ -128,6 +153,7 @@ pub(super) struct State {
 
 /// The connection that writes.
 pub(super) struct Journal {
+    place: Place,
     connection: Connection,
     state: State,
     history: History,
@@ -145,6 +171,7 @@ impl Journal {
             newer => return Err(Failure::Newer(newer)),
         }
         Ok(Self {
+            place: place.clone(),
             state: read_state(&connection)?,
             connection,
             history,
@@ -154,6 +181,96 @@ impl Journal {
 
     pub fn state(&self) -> State {
         self.state
+    }
+
+    /// Opens the tables anew after they failed. What was acknowledged must still be there.
+    pub fn reopen(&mut self) -> Result<(), Failure> {
+        let acknowledged = self.state.revision;
+        let fresh = Self::open(&self.place, self.history, self.renewals)?;
+        if fresh.state.revision < acknowledged {
+            return Err(Failure::Behind {
+                found: fresh.state.revision.get(),
+                acknowledged: acknowledged.get(),
+            });
+        }
+        *self = fresh;
+        Ok(())
+    }
+
+    /// Whether the disk takes a write.
+    pub fn probe(&mut self, now: UnixMillis) -> Result<(), Failure> {
+        let state = State {
+            latest: now.max(self.state.latest.plus(1)),
+            ..self.state
+        };
+        let transaction = self
+            .connection
+            .transaction_with_behavior(TransactionBehavior::Immediate)?;
+        write_state(&transaction, &self.state, &state)?;
+        transaction.commit()?;
+        self.state = state;
+        Ok(())
+    }
+
+    /// Looks for damage that reading the rows would not show.
+    pub fn check(&self) -> Result<(), Failure> {
+        let pages: i64 = self
+            .connection
+            .pragma_query_value(None, "page_count", |row| row.get(0))?;
+        if pages > CHECKED_PAGES {
+            return Ok(());
+        }
+        let found: String = self
+            .connection
+            .pragma_query_value(None, "quick_check", |row| row.get(0))?;
+        if found == "ok" {
+            Ok(())
+        } else {
+            Err(Failure::Check(found.replace('\n', "; ")))
+        }
+    }
+
+    /// Goes on after lost changes: beyond every revision and token that was handed out.
+    pub fn skip_to(&mut self, revision: Revision, token: Token) -> Result<(), Failure> {
+        let state = State {
+            revision,
+            floor: self.state.floor.max(token),
+            // What lies between is gone, so whoever resumes from there gets a snapshot.
+            history_from: revision.next(),
+            stopped: None,
+            ..self.state
+        };
+        let transaction = self
+            .connection
+            .transaction_with_behavior(TransactionBehavior::Immediate)?;
+        transaction.execute("DELETE FROM events", [])?;
+        write_state(&transaction, &self.state, &state)?;
+        transaction.commit()?;
+        self.state = state;
+        Ok(())
+    }
+
+    /// Deletes events that grew too old while nothing happened, and gives free pages back to the disk.
+    pub fn tidy(&mut self, now: UnixMillis) -> Result<(), Failure> {
+        let mut state = self.state;
+        let transaction = self
+            .connection
+            .transaction_with_behavior(TransactionBehavior::Immediate)?;
+        state.history_from = retention::trim(&transaction, &state, self.history, TIDY_EVENTS, now)?;
+        write_state(&transaction, &self.state, &state)?;
+        transaction.commit()?;
+        self.state = state;
+        let free: i64 = self
+            .connection
+            .pragma_query_value(None, "freelist_count", |row| row.get(0))?;
+        if free > VACUUM_PAGES {
+            let mut vacuum = self
+                .connection
+                .prepare(&format!("PRAGMA incremental_vacuum({VACUUM_PAGES})"))?;
+            let mut rows = vacuum.query([])?;
+            while rows.next()?.is_some() {}
+        }
+        Ok(())
     }
 
     /// Builds the engine from the tables. `adjust` sees every slot on its way.

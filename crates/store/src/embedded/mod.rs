@@ -6,16 +6,19 @@
 
 mod authority;
 mod error;
+mod guard;
 mod history;
 mod job;
 mod journal;
 mod list;
 mod lock;
 mod options;
+mod outage;
 mod readers;
 mod retention;
 mod row;
 mod schema;
+mod start;
 mod time;
 mod wait;
 mod watch;
@@ -27,16 +30,12 @@ use std::sync::{
 };
 
 use job::{GoneList, Job, Subscription};
-use journal::{Failure, Journal, Place};
 use lease::{
     Clock, Error, UnixMillis,
-    engine::{Effects, Engine, RenewalEvents, Resume},
+    engine::{Engine, RenewalEvents},
 };
-use lock::Lock;
 use readers::Readers;
-use time::Time;
-use tokio::sync::{broadcast, mpsc, oneshot};
-use writer::Writer;
+use tokio::sync::{mpsc, oneshot};
 
 pub use error::OpenError;
 pub use options::{History, OnDamage, Options};
@@ -61,17 +60,16 @@ struct Shared {
 impl Embedded {
     /// An authority that forgets everything when the process ends: for tests and throw-away use.
     pub fn memory(options: Options, clock: Arc<dyn Clock>) -> Result<Self, Error> {
-        start(&Place::memory(), options, clock, None)
-            .map_err(|failure| Error::Broken(failure.to_string()))
+        start::memory(options, clock).map_err(|failure| Error::Broken(failure.to_string()))
     }
 
     /// The authority that lives in the folder `options.dir`. Makes the folder when it does not exist.
     pub async fn open(options: Options, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
-        let dir = options.dir.clone();
-        let opened = tokio::task::spawn_blocking(move || open(options, clock)).await;
+        let path = options.dir.clone();
+        let opened = tokio::task::spawn_blocking(move || start::folder(options, clock)).await;
         opened.unwrap_or_else(|panic| {
             Err(OpenError::Store {
-                dir,
+                path,
                 why: panic.to_string(),
             })
         })
@@ -128,95 +126,4 @@ impl Embedded {
 
 fn closed() -> Error {
     Error::Unavailable("the embedded store is closed".into())
-}
-
-fn open(options: Options, clock: Arc<dyn Clock>) -> Result<Embedded, OpenError> {
-    let dir = options.dir.clone();
-    std::fs::create_dir_all(&dir).map_err(|source| OpenError::Io {
-        path: dir.clone(),
-        source,
-    })?;
-    let lock = lock::take(&dir)?;
-    start(&Place::Folder(dir.clone()), options, clock, Some(lock)).map_err(|failure| {
-        OpenError::Store {
-            dir,
-            why: failure.to_string(),
-        }
-    })
-}
-
-/// Opens the tables, brings the engine back and starts the writer.
-fn start(
-    place: &Place,
-    options: Options,
-    clock: Arc<dyn Clock>,
-    lock: Option<Lock>,
-) -> Result<Embedded, Failure> {
-    let renewals = options.engine.renewals;
-    let mut journal = Journal::open(place, options.history, renewals)?;
-    let state = journal.state();
-    let mut engine = journal.restore(options.engine, |_| {})?;
-    let time = Time::start(clock, state.latest);
-    let resume = state.stopped.map_or(Resume::AfterCrash, Resume::AfterStop);
-    let (now, mut effects) = (time.now(), Effects::default());
-    engine.resume(now, resume, &mut effects);
-    journal.write(&engine, &effects, now)?;
-
-    let (jobs, inbox) = mpsc::channel(options.queue.max(1));
-    let (live, _) = broadcast::channel(options.watch_buffer.max(1));
-    let gone = GoneList::default();
-    let closed = Arc::new(AtomicBool::new(false));
-    let readers = Readers::new(place.clone());
-    let writer = Writer::new(engine, journal, time, gone.clone(), live);
-    spawn(writer, inbox, closed.clone(), readers.clone(), lock)?;
-    Ok(Embedded {
-        shared: Arc::new(Shared {
-            jobs,
-            gone,
-            calls: AtomicU64::new(0),
-            readers,
-            closed,
-            durable: matches!(place, Place::Folder(_)),
-            renewals,
-        }),
-    })
-}
-
-/// A thread of its own, with a runtime of its own: neither a busy program nor a slow disk makes the
-/// other late.
-fn spawn(
-    mut writer: Writer,
-    mut inbox: mpsc::Receiver<Job>,
-    closed: Arc<AtomicBool>,
-    readers: Readers,
-    lock: Option<Lock>,
-) -> Result<(), Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .build()
-        .map_err(Failure::Thread)?;
-    std::thread::Builder::new()
-        .name("leasehold-writer".into())
-        .spawn(move || {
-            let asked = runtime.block_on(writer.run(&mut inbox));
-            closed.store(true, Ordering::Release);
-            let stopped = writer.stop();
-            readers.close();
-            // Only now: whoever waits for the stop may open the folder again.
-            drop(writer);
-            drop(lock);
-            drop(inbox);
-            match asked {
-                Some(reply) => {
-                    let _ = reply.send(stopped);
-                }
-                None => {
-                    if let Err(error) = stopped {
-                        tracing::error!(%error, "the orderly stop could not be written");
-                    }
-                }
-            }
-        })
-        .map_err(Failure::Thread)?;
-    Ok(())
 }

@@ -69,7 +69,8 @@ pub enum OnDamage {
     /// Say what is wrong, and do not start.
     #[default]
     Refuse,
-    /// Move what is damaged aside, keep what can be read, and go on with larger tokens and revisions
-    /// than ever handed out. What was lost is lost: its holders find out at their next renewal.
+    /// Move a damaged file aside, or take what an older one still has, and go on with larger tokens and
+    /// revisions than were ever handed out. What was lost is lost: its holders find out at their next
+    /// renewal.
     GoOn,
 }

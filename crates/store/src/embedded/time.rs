@@ -36,14 +36,9 @@ impl Time {
         self.anchor.plus(self.clock.boot().since(self.started))
     }
 
-    /// Resolves when [`Time::now`] has reached `at`; never without one.
-    pub async fn sleep_until(&self, at: Option<UnixMillis>) {
-        match at {
-            Some(at) => {
-                let boot = self.started.plus(at.since(self.anchor));
-                self.clock.sleep_until(boot).await;
-            }
-            None => std::future::pending().await,
-        }
+    /// Resolves when [`Time::now`] has reached `at`.
+    pub async fn sleep_until(&self, at: UnixMillis) {
+        let boot = self.started.plus(at.since(self.anchor));
+        self.clock.sleep_until(boot).await;
     }
 }

@@ -7,14 +7,16 @@
 use std::{collections::HashMap, sync::Arc};
 
 use lease::{
-    Acquired, Error, Event, LeaseRef, UnixMillis,
-    engine::{Command, Effects, Engine, Outcome, Ticket},
+    Acquired, Error, Event, LeaseRef, Token, UnixMillis,
+    engine::{self, Command, Effects, Engine, Outcome, Ticket},
 };
 use tokio::sync::{broadcast, mpsc, oneshot};
 
 use super::{
     job::{Call, Glimpse, Gone, GoneList, Job, Reply, Subscription},
-    journal::Journal,
+    journal::{Failure, Journal},
+    outage::Outage,
+    start::Folder,
     time::Time,
     wait,
 };
@@ -22,6 +24,9 @@ use super::{
 /// How many requests one batch takes: enough to share a sync among many, few enough that the first
 /// does not wait long for the last.
 pub(super) const BATCH: usize = 1024;
+
+/// How often the past is tidied up while nothing else happens, in ms.
+const TIDY_MS: u64 = 60_000;
 
 /// An answer that waits for its batch to be durable.
 enum Held {
@@ -46,11 +51,16 @@ struct Waiter {
 
 /// The writer's state.
 pub(super) struct Writer {
-    pub engine: Engine,
-    pub journal: Journal,
-    pub time: Time,
-    pub gone: GoneList,
-    pub live: broadcast::Sender<Arc<Event>>,
+    pub(super) options: engine::Options,
+    pub(super) engine: Engine,
+    pub(super) journal: Journal,
+    pub(super) time: Time,
+    gone: GoneList,
+    live: broadcast::Sender<Arc<Event>>,
+    pub(super) folder: Option<Folder>,
+    /// Set while the disk does not take what must be written.
+    pub(super) outage: Option<Outage>,
+    tidy_at: UnixMillis,
     effects: Effects,
     held: Vec<Held>,
     waiting: HashMap<Ticket, Waiter>,
@@ -62,18 +72,24 @@ pub(super) struct Writer {
 
 impl Writer {
     pub fn new(
+        options: engine::Options,
         engine: Engine,
         journal: Journal,
         time: Time,
         gone: GoneList,
         live: broadcast::Sender<Arc<Event>>,
+        folder: Option<Folder>,
     ) -> Self {
         Self {
+            tidy_at: time.now().plus(TIDY_MS),
+            options,
             engine,
             journal,
             time,
             gone,
             live,
+            folder,
+            outage: None,
             effects: Effects::default(),
             held: Vec::with_capacity(BATCH),
             waiting: HashMap::new(),
@@ -94,7 +110,7 @@ impl Writer {
                 tokio::select! {
                     biased;
                     taken = jobs.recv_many(&mut inbox, BATCH) => if taken == 0 { return None },
-                    () = self.time.sleep_until(self.engine.next_tick()) => {}
+                    () = self.time.sleep_until(self.wake_at()) => {}
                 }
             }
             self.turn(&mut inbox);
@@ -104,10 +120,23 @@ impl Writer {
         }
     }
 
+    /// When there is something to do even if nobody asks.
+    fn wake_at(&self) -> UnixMillis {
+        if let Some(outage) = &self.outage {
+            return outage.next_try;
+        }
+        let tick = self.engine.next_tick().unwrap_or(self.tidy_at);
+        tick.min(self.tidy_at)
+    }
+
     /// One batch.
     fn turn(&mut self, inbox: &mut Vec<Job>) {
         let now = self.time.now();
         self.effects.clear();
+        if self.outage.is_some() && !self.recover(now) {
+            self.returned.clear();
+            return self.endure(inbox);
+        }
         if self.engine.next_tick().is_some_and(|at| at <= now) {
             let _ = self.apply(now, Command::Tick);
         }
@@ -121,41 +150,124 @@ impl Writer {
             self.take(now, job);
         }
         self.wake(now);
-        let written = if self.journal.concerns(&self.effects) {
-            self.journal.write(&self.engine, &self.effects, now)
-        } else {
-            Ok(())
-        };
-        match written {
+        match self.write(now) {
             Ok(()) => {
                 self.publish();
                 self.answer(now);
             }
-            Err(failure) => self.fail(&Error::Broken(failure.to_string())),
+            Err(failure) => self.fail(&failure, now),
         }
     }
 
-    fn fail(&mut self, error: &Error) {
+    /// Makes durable what must be.
+    fn write(&mut self, now: UnixMillis) -> Result<(), Failure> {
+        if self.journal.concerns(&self.effects) {
+            self.journal.write(&self.engine, &self.effects, now)?;
+            if let Some(folder) = &mut self.folder {
+                let tokens = self.effects.events.iter();
+                let token = tokens
+                    .filter_map(|event| Some(event.lease.as_ref()?.token))
+                    .max();
+                folder
+                    .guard
+                    .set(self.engine.revision(), token.unwrap_or(Token::ZERO));
+            }
+        }
+        if now >= self.tidy_at {
+            self.tidy_at = now.plus(TIDY_MS);
+            // What this batch did is durable: a failure here must not be told as one of the batch.
+            if let Err(failure) = self.journal.tidy(now) {
+                tracing::warn!(%failure, "old events could not be deleted");
+            }
+        }
+        Ok(())
+    }
+
+    /// The batch could not be written: none of it happened for anyone.
+    fn fail(&mut self, failure: &Failure, now: UnixMillis) {
+        let broken = Error::Broken(failure.to_string());
+        let unavailable = Error::Unavailable(failure.to_string());
         for held in self.held.drain(..) {
             match held {
-                Held::Outcome { reply, .. } => {
-                    let _ = reply.send(Err(error.clone()));
+                Held::Outcome { reply, outcome, .. } => {
+                    // A wrong request stays a wrong request.
+                    let answer = outcome.and(Err(broken.clone()));
+                    let _ = reply.send(answer);
                 }
-                Held::Glimpse(glimpse) => glimpse(Some(error)),
+                Held::Glimpse(glimpse) => glimpse(Some(&unavailable)),
                 Held::Watch { reply, .. } => {
-                    let _ = reply.send(Err(error.clone()));
+                    let _ = reply.send(Err(unavailable.clone()));
                 }
             }
         }
+        self.tickets.clear();
+        for (_, waiter) in self.waiting.drain() {
+            let _ = waiter.reply.send(Err(unavailable.clone()));
+        }
+        self.begin_outage(failure, now);
+    }
+
+    /// A batch while the disk does not take anything: time stands still, renewals and reads are
+    /// answered from memory, and nothing changes hands (L14).
+    fn endure(&mut self, inbox: &mut Vec<Job>) {
+        self.gone.take();
+        for job in inbox.drain(..) {
+            let Some(outage) = &self.outage else { break };
+            let (since, error) = (outage.since, outage.error());
+            match job {
+                Job::Decide { command, reply, .. } => {
+                    let answer = match command {
+                        Command::Renew(_) if !outage.blind => self.renew_in_outage(since, command),
+                        _ => Err(error),
+                    };
+                    let _ = reply.send(answer);
+                }
+                Job::Look(look) => {
+                    let failed = outage.blind.then_some(error);
+                    look(&self.engine, since)(failed.as_ref());
+                }
+                Job::Watch { reply, .. } if outage.blind => {
+                    let _ = reply.send(Err(error));
+                }
+                job @ (Job::Watch { .. } | Job::Poke | Job::Close(_)) => self.take(since, job),
+            }
+        }
+        let since = self.outage.as_ref().map(|outage| outage.since);
+        self.publish();
+        self.answer(since.unwrap_or_default());
+    }
+
+    /// A renewal needs no disk, unless it changes more than the expiry: then the engine goes back to
+    /// what is durable.
+    fn renew_in_outage(&mut self, since: UnixMillis, command: Command) -> Result<Outcome, Error> {
+        let events = self.effects.events.len();
+        let outcome = self.apply(since, command)?;
+        if self.journal.concerns(&self.effects) {
+            self.effects.events.truncate(events);
+            self.effects.touched.clear();
+            self.effects.forgotten.clear();
+            self.rebuild();
+            let error = self.outage.as_ref().map(Outage::error);
+            return Err(error.unwrap_or_else(|| Error::Unavailable("try again".into())));
+        }
+        Ok(outcome)
     }
 
     /// The orderly stop: waits end, and the time that every lease has left is written down (L14).
     pub fn stop(&mut self) -> Result<(), Error> {
         self.waiting.clear();
-        let now = self.time.now();
+        let now = match &self.outage {
+            Some(outage) if outage.blind => return Err(outage.error()),
+            Some(outage) => outage.since,
+            None => self.time.now(),
+        };
         self.journal
             .stop(&self.engine, now)
-            .map_err(|failure| Error::Broken(failure.to_string()))
+            .map_err(|failure| Error::Broken(failure.to_string()))?;
+        if let Some(folder) = &self.folder {
+            folder.guard.sync();
+        }
+        Ok(())
     }
 
     fn apply(&mut self, now: UnixMillis, command: Command) -> Result<Outcome, Error> {
@@ -238,13 +350,19 @@ impl Writer {
     }
 
     fn publish(&mut self) {
-        if self.live.receiver_count() == 0 {
-            return;
+        let events = std::mem::take(&mut self.effects.events);
+        self.effects.events = self.tell(events);
+    }
+
+    /// Passes durable events on to the watchers, and gives the list back for reuse.
+    pub(super) fn tell(&self, mut events: Vec<Event>) -> Vec<Event> {
+        if self.live.receiver_count() > 0 {
+            for event in events.drain(..) {
+                // Fails only when the last watcher just left.
+                let _ = self.live.send(Arc::new(event));
+            }
         }
-        for event in self.effects.events.drain(..) {
-            // Fails only when the last watcher just left.
-            let _ = self.live.send(Arc::new(event));
-        }
+        events
     }
 
     fn answer(&mut self, now: UnixMillis) {

@@ -1,0 +1,113 @@
+//! The disk is full, read-only or broken: what still works, and the way back.
+//!
+//! The engine is ahead of the disk by the batch that failed, so it is built again from what is durable,
+//! as after a crash. From there on time stands still for the leases: none lapses, renewals and reads
+//! go on, and whoever wants a change is told that nothing happened. The disk is tried again every few
+//! seconds; once it takes a write, the store starts over, and the event of the restart says so.
+
+use lease::{Error, UnixMillis, engine::RenewalEvents};
+
+use super::{journal::Failure, start, writer::Writer};
+
+/// The first pause before the disk is tried again, and the longest, in ms.
+const FIRST_PAUSE_MS: u64 = 500;
+const LONGEST_PAUSE_MS: u64 = 15_000;
+
+/// A disk that does not take what must be written.
+pub(super) struct Outage {
+    /// When it began: the time that it is for the leases.
+    pub since: UnixMillis,
+    /// When the disk is tried again.
+    pub next_try: UnixMillis,
+    /// Not even reading works: nothing can be answered.
+    pub blind: bool,
+    pause_ms: u64,
+    why: String,
+}
+
+impl Outage {
+    /// What callers are told: nothing happened, and it may work later.
+    pub fn error(&self) -> Error {
+        Error::Unavailable(format!(
+            "the store takes no changes until its disk does: {}",
+            self.why
+        ))
+    }
+}
+
+impl Writer {
+    /// The last batch could not be written.
+    pub(super) fn begin_outage(&mut self, failure: &Failure, now: UnixMillis) {
+        tracing::error!(%failure, "the store's disk takes no changes; renewals and reads go on");
+        self.outage = Some(Outage {
+            since: now,
+            next_try: now.plus(FIRST_PAUSE_MS),
+            blind: false,
+            pause_ms: FIRST_PAUSE_MS,
+            why: failure.to_string(),
+        });
+        self.rebuild();
+    }
+
+    /// Takes the engine back to what is durable, with a full ttl for every lease.
+    pub(super) fn rebuild(&mut self) {
+        let Some(outage) = &mut self.outage else {
+            return;
+        };
+        let (since, mut options) = (outage.since, self.options.clone());
+        // A kept renewal would need the disk.
+        if options.renewals == RenewalEvents::Kept {
+            options.renewals = RenewalEvents::Live;
+        }
+        let restored = self.journal.reopen().and_then(|()| {
+            self.journal.restore(options, |slot| {
+                if let Some(lease) = &mut slot.lease {
+                    lease.expires_at = lease.expires_at.max(since.plus(lease.ttl.millis()));
+                }
+            })
+        });
+        match restored {
+            Ok(engine) => {
+                self.engine = engine;
+                outage.blind = false;
+            }
+            Err(failure) => {
+                tracing::error!(%failure, "the store cannot even be read; nothing can be answered");
+                outage.blind = true;
+                outage.why = failure.to_string();
+            }
+        }
+    }
+
+    /// Tries the disk when it is time to. Says whether the outage is over.
+    pub(super) fn recover(&mut self, now: UnixMillis) -> bool {
+        let Some(outage) = &mut self.outage else {
+            return true;
+        };
+        if now < outage.next_try {
+            return false;
+        }
+        let recovered = self.journal.probe(now).and_then(|()| {
+            self.journal.reopen()?;
+            let mut engine = self.journal.restore(self.options.clone(), |_| {})?;
+            let guard = self.folder.as_mut().map(|folder| &mut folder.guard);
+            let event = start::resume(&mut self.journal, &mut engine, &self.time, guard)?;
+            Ok((engine, event))
+        });
+        match recovered {
+            Ok((engine, events)) => {
+                tracing::warn!("the store's disk takes changes again");
+                self.engine = engine;
+                self.outage = None;
+                self.tell(events);
+                true
+            }
+            Err(failure) => {
+                outage.why = failure.to_string();
+                outage.pause_ms = (outage.pause_ms * 2).min(LONGEST_PAUSE_MS);
+                outage.next_try = now.plus(outage.pause_ms);
+                false
+            }
+        }
+    }
+}

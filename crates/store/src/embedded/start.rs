@@ -1,0 +1,234 @@
+//! From a folder to a running writer: who has it, is it whole, how did it end (L14).
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+use lease::{
+    Clock, Event, Revision, Token,
+    engine::{Effects, Engine, Resume},
+};
+use tokio::sync::{broadcast, mpsc};
+
+use super::{
+    Embedded, OnDamage, OpenError, Options, Shared,
+    guard::{self, Guard, Mark},
+    job::{GoneList, Job},
+    journal::{Failure, Journal, Place},
+    lock::{self, Lock},
+    readers::Readers,
+    schema::DATABASE,
+    time::Time,
+    writer::Writer,
+};
+
+/// What a folder holds for as long as it is open.
+pub(super) struct Folder {
+    pub guard: Guard,
+    _lock: Lock,
+}
+
+/// The in-memory variant.
+pub(super) fn memory(options: Options, clock: Arc<dyn Clock>) -> Result<Embedded, Failure> {
+    let place = Place::memory();
+    let mut journal = Journal::open(&place, options.history, options.engine.renewals)?;
+    let engine = journal.restore(options.engine.clone(), |_| {})?;
+    let time = Time::start(clock, journal.state().latest);
+    journal.write(&engine, &Effects::default(), time.now())?;
+    run(&place, options, journal, engine, time, None)
+}
+
+/// The variant in a folder.
+pub(super) fn folder(options: Options, clock: Arc<dyn Clock>) -> Result<Embedded, OpenError> {
+    let dir = options.dir.clone();
+    let path = dir.join(DATABASE);
+    let io = |path: &Path| {
+        let path = path.to_owned();
+        move |source| OpenError::Io { path, source }
+    };
+    std::fs::create_dir_all(&dir).map_err(io(&dir))?;
+    let lock = lock::take(&dir)?;
+    let (guard, before) = Guard::open(&dir).map_err(io(&dir.join(guard::FILE)))?;
+    let mut folder = Folder { guard, _lock: lock };
+
+    let place = Place::Folder(dir.clone());
+    let (mut journal, mut engine) = match restore(&place, &options, before) {
+        Ok(restored) => restored,
+        Err(error @ OpenError::Damaged { .. }) if options.on_damage == OnDamage::GoOn => {
+            tracing::error!(%error, "going on without it, as told");
+            set_aside(&dir, clock.unix().get()).map_err(io(&dir))?;
+            restore(&place, &options, None)?
+        }
+        Err(error) => return Err(error),
+    };
+    let store = |failure: Failure| OpenError::from_failure(&path, failure);
+    if let Some(mark) = before.filter(|mark| mark.revision > journal.state().revision) {
+        let error = OpenError::Lost {
+            path: path.clone(),
+            found: journal.state().revision.get(),
+            acknowledged: mark.revision.get(),
+        };
+        if options.on_damage != OnDamage::GoOn {
+            return Err(error);
+        }
+        tracing::error!(%error, "going on without them, as told");
+        journal.skip_to(mark.revision, mark.token).map_err(store)?;
+        engine = journal
+            .restore(options.engine.clone(), |_| {})
+            .map_err(store)?;
+    }
+    if before.is_none() && journal.state().revision > Revision::ZERO {
+        tracing::warn!(
+            path = %dir.join(guard::FILE).display(),
+            "the guard file is missing or damaged: lost changes could not be noticed this time"
+        );
+    }
+
+    let time = Time::start(clock, journal.state().latest);
+    let guard = Some(&mut folder.guard);
+    resume(&mut journal, &mut engine, &time, guard).map_err(store)?;
+    run(&place, options, journal, engine, time, Some(folder)).map_err(store)
+}
+
+/// Reads everything, and checks it.
+fn restore(
+    place: &Place,
+    options: &Options,
+    mark: Option<Mark>,
+) -> Result<(Journal, Engine), OpenError> {
+    let path = options.dir.join(DATABASE);
+    let used = mark.is_some_and(|mark| mark.revision > Revision::ZERO);
+    let log = side_file(&path, "-wal");
+    if !path.exists() && (used || log.exists()) {
+        return Err(OpenError::Damaged {
+            path,
+            why: "it is missing, although this folder has held a store".into(),
+        });
+    }
+    let open = || {
+        let journal = Journal::open(place, options.history, options.engine.renewals)?;
+        journal.check()?;
+        let engine = journal.restore(options.engine.clone(), |_| {})?;
+        Ok((journal, engine))
+    };
+    open().map_err(|failure| OpenError::from_failure(&path, failure))
+}
+
+/// Gives the leases their time back and says so, durably.
+pub(super) fn resume(
+    journal: &mut Journal,
+    engine: &mut Engine,
+    time: &Time,
+    guard: Option<&mut Guard>,
+) -> Result<Vec<Event>, Failure> {
+    let stopped = journal.state().stopped;
+    let how = stopped.map_or(Resume::AfterCrash, Resume::AfterStop);
+    let (now, mut effects) = (time.now(), Effects::default());
+    engine.resume(now, how, &mut effects);
+    if let Some(detail) = effects
+        .events
+        .first()
+        .and_then(|event| event.detail.clone())
+    {
+        tracing::info!(%detail, "the embedded store is back, and time goes on for its leases");
+    }
+    journal.write(engine, &effects, now)?;
+    if let Some(guard) = guard {
+        guard.set(engine.revision(), Token::ZERO);
+    }
+    Ok(effects.events)
+}
+
+fn set_aside(dir: &Path, unix_ms: u64) -> std::io::Result<()> {
+    let path = dir.join(DATABASE);
+    for suffix in ["", "-wal", "-shm"] {
+        let from = side_file(&path, suffix);
+        if from.exists() {
+            let to = dir.join(format!("{DATABASE}{suffix}.damaged-{unix_ms}"));
+            std::fs::rename(from, to)?;
+        }
+    }
+    Ok(())
+}
+
+fn side_file(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+impl OpenError {
+    fn from_failure(path: &Path, failure: Failure) -> Self {
+        let path = path.to_owned();
+        match failure {
+            Failure::Newer(format) => Self::Newer { path, format },
+            failure if failure.is_damage() => Self::Damaged {
+                path,
+                why: failure.to_string(),
+            },
+            failure => Self::Store {
+                path,
+                why: failure.to_string(),
+            },
+        }
+    }
+}
+
+/// Starts the writer, on a thread and a runtime of its own: neither a busy program nor a slow disk makes
+/// the other late.
+fn run(
+    place: &Place,
+    options: Options,
+    journal: Journal,
+    engine: Engine,
+    time: Time,
+    folder: Option<Folder>,
+) -> Result<Embedded, Failure> {
+    let (jobs, mut inbox) = mpsc::channel::<Job>(options.queue.max(1));
+    let (live, _) = broadcast::channel(options.watch_buffer.max(1));
+    let shared = Arc::new(Shared {
+        jobs,
+        gone: GoneList::default(),
+        calls: AtomicU64::new(0),
+        readers: Readers::new(place.clone()),
+        closed: Arc::new(AtomicBool::new(false)),
+        durable: folder.is_some(),
+        renewals: options.engine.renewals,
+    });
+    let (gone, readers, closed) = (
+        shared.gone.clone(),
+        shared.readers.clone(),
+        shared.closed.clone(),
+    );
+    let mut writer = Writer::new(options.engine, engine, journal, time, gone, live, folder);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .map_err(Failure::Thread)?;
+    std::thread::Builder::new()
+        .name("leasehold-writer".into())
+        .spawn(move || {
+            let asked = runtime.block_on(writer.run(&mut inbox));
+            closed.store(true, Ordering::Release);
+            readers.close();
+            let stopped = writer.stop();
+            // Now, before the answer: whoever waits for the stop may open the folder again.
+            drop((writer, inbox));
+            match asked {
+                Some(reply) => {
+                    let _ = reply.send(stopped);
+                }
+                None => {
+                    if let Err(error) = stopped {
+                        tracing::error!(%error, "the orderly stop could not be written");
+                    }
+                }
+            }
+        })
+        .map_err(Failure::Thread)?;
+    Ok(Embedded { shared })
+}
