@@ -1,3 +1,4 @@
 //! The agents: holders that own sessions, poll targets and cameras.
 
+pub mod orchestrator;
 pub mod supervise;

@@ -1,0 +1,302 @@
+//! The worker of sessions: the only one that takes their leases. It claims what the API accepted,
+//! gets the channel and a tuner, runs the stream, and ends it.
+//!
+//! Session records are the truth and events only wake it up: whatever event was lost, the next scan
+//! finds the session.
+
+mod metrics;
+mod options;
+pub mod pipeline;
+mod reaper;
+mod records;
+mod recovery;
+mod task;
+
+use std::{
+    collections::HashMap,
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use futures_util::StreamExt;
+use lease::{
+    Authority, Clock, Error, Event, EventKind, Holder, Key, Labels, Notice, TENANT,
+    session::{self, Session, State},
+};
+use leasehold_client::{Guard, Keeper, keeper};
+use tokio::sync::{Semaphore, watch};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use uuid::Uuid;
+
+pub use metrics::Metrics;
+pub use options::{Options, Profile, built_in_profiles};
+pub use reaper::{Options as ReaperOptions, Reaper};
+
+use crate::supervise::Launcher;
+use records::Records;
+use task::Order;
+
+/// The kind of the lease by which a worker shows that it is there.
+pub(crate) const WORKER_KIND: &str = "worker";
+
+/// What all of a worker's tasks share.
+pub(crate) struct Context {
+    options: Options,
+    tuner_keys: Vec<Key>,
+    clock: Arc<dyn Clock>,
+    records: Records,
+    keeper: Keeper,
+    launcher: Launcher,
+    metrics: Metrics,
+    starts: Semaphore,
+    running: Mutex<HashMap<Key, watch::Sender<Order>>>,
+    tasks: TaskTracker,
+    end: CancellationToken,
+}
+
+impl Context {
+    fn running(&self) -> MutexGuard<'_, HashMap<Key, watch::Sender<Order>>> {
+        // Every critical section leaves a whole value behind.
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn output_dir(&self, session: Uuid) -> PathBuf {
+        self.options.output_dir.join(session.to_string())
+    }
+
+    fn output_dir_of(&self, key: &Key) -> PathBuf {
+        self.options.output_dir.join(key.id())
+    }
+
+    async fn pause(&self, millis: u64) {
+        self.clock.sleep_until(self.clock.boot().plus(millis)).await;
+    }
+}
+
+/// What a session's leases say about it.
+fn labels(session: &Session) -> Labels {
+    let mut labels = vec![(
+        "session".to_owned(),
+        session::key(session.session_id).to_string(),
+    )];
+    let tenant = session.tenant.clone();
+    labels.extend(tenant.map(|tenant| (TENANT.to_owned(), tenant)));
+    Labels::new(labels.into_iter().collect()).unwrap_or_default()
+}
+
+/// A worker of sessions.
+pub struct Orchestrator {
+    context: Arc<Context>,
+    _presence: Option<Guard>,
+}
+
+impl Orchestrator {
+    /// Starts a worker: first it frees what its own earlier incarnations held and ends their
+    /// sessions, then it takes work. Waits for the authority for as long as it takes.
+    pub async fn start(
+        authority: Arc<dyn Authority>,
+        clock: Arc<dyn Clock>,
+        options: Options,
+        launcher: Launcher,
+        metrics: Metrics,
+    ) -> Result<Self, Error> {
+        options.validate()?;
+        let holder = Holder {
+            name: options.name.clone(),
+            incarnation: leasehold_client::new_incarnation(),
+        };
+        let tuner_keys = options
+            .tuner_slots
+            .iter()
+            .map(|slot| Key::new("tuner", slot))
+            .collect::<Result<Vec<_>, _>>()?;
+        let records = Records {
+            authority: authority.clone(),
+            clock: clock.clone(),
+        };
+        recovery::recover(&records, &holder, &options.output_dir).await?;
+        let keeper = Keeper::start(authority, holder, clock.clone(), keeper::Options::default());
+        let presence = announce(&keeper, &options).await?;
+        let context = Arc::new(Context {
+            starts: Semaphore::new(options.concurrent_starts),
+            tuner_keys,
+            options,
+            clock,
+            records,
+            keeper,
+            launcher,
+            metrics,
+            running: Mutex::default(),
+            tasks: TaskTracker::new(),
+            end: CancellationToken::new(),
+        });
+        let dispatcher = context.clone();
+        context.tasks.spawn(async move {
+            let end = dispatcher.end.clone();
+            end.run_until_cancelled(dispatch(dispatcher)).await;
+        });
+        Ok(Self {
+            context,
+            _presence: Some(presence),
+        })
+    }
+
+    /// How many sessions this worker has.
+    pub fn sessions(&self) -> usize {
+        self.context.running().len()
+    }
+
+    /// Stops: every session is ended in order (`R_SHUTDOWN`), then everything is given back.
+    pub async fn stop(self) -> Result<(), Error> {
+        let context = self.context.clone();
+        context.end.cancel();
+        for orders in context.running().values() {
+            orders.send_replace(Order::Shutdown);
+        }
+        context.tasks.close();
+        let limit = context.clock.boot().plus(4 * context.options.stop_limit_ms);
+        tokio::select! {
+            () = context.tasks.wait() => {}
+            () = context.clock.sleep_until(limit) => {
+                tracing::warn!("some sessions did not end in time");
+            }
+        }
+        context.keeper.clone().stop().await
+    }
+}
+
+/// Shows that this worker is there, so that others can tell when it is not.
+async fn announce(keeper: &Keeper, options: &Options) -> Result<Guard, Error> {
+    let mut request = keeper.request(
+        Key::new(WORKER_KIND, options.name.as_str())?,
+        options.lease_ttl,
+    );
+    request.release_on_death = true;
+    loop {
+        let error = match keeper.acquire(request.clone()).await {
+            Ok(mut guards) if !guards.is_empty() => return Ok(guards.remove(0)),
+            Ok(_) => continue,
+            Err(keeper::Error::Failed(error)) if !error.is_retryable() => return Err(error),
+            Err(error) => error,
+        };
+        tracing::warn!(%error, "a worker cannot announce itself yet");
+        let clock = keeper.clock().clone();
+        clock.sleep_until(clock.boot().plus(500)).await;
+    }
+}
+
+/// Brings sessions to their tasks: at once by events, and by looking through all of them.
+async fn dispatch(context: Arc<Context>) {
+    let clock = context.clock.clone();
+    loop {
+        let watch = match context.records.authority.watch(None).await {
+            Ok(watch) => watch,
+            Err(error) => {
+                tracing::warn!(%error, "a worker cannot watch, trying again");
+                tokio::time::sleep(Duration::from_millis(500)).await;
+                continue;
+            }
+        };
+        tokio::pin!(watch);
+        scan(&context).await;
+        let mut next = clock.boot().plus(context.options.scan_interval_ms);
+        loop {
+            tokio::select! {
+                notice = watch.next() => match notice {
+                    Some(Ok(Notice::Event(event))) => see(&context, &event),
+                    Some(Ok(Notice::Snapshot(_))) => scan(&context).await,
+                    Some(Err(error)) => {
+                        tracing::warn!(%error, "a worker lost its watch, starting again");
+                        break;
+                    }
+                    None => break,
+                },
+                () = clock.sleep_until(next) => {
+                    scan(&context).await;
+                    next = clock.boot().plus(context.options.scan_interval_ms);
+                }
+            }
+        }
+    }
+}
+
+fn see(context: &Arc<Context>, event: &Event) {
+    if event.key.kind() != session::KIND {
+        return;
+    }
+    match event.kind {
+        EventKind::RecordPut => {
+            if let Some(state) = event.detail.as_deref().and_then(State::parse) {
+                consider(context, &event.key, state);
+            }
+        }
+        EventKind::RecordRemoved => order(context, &event.key, Order::Gone),
+        EventKind::LeaseExpired | EventKind::LeaseRevoked => {
+            order(context, &event.key, Order::Expired);
+        }
+        _ => {}
+    }
+}
+
+fn consider(context: &Arc<Context>, key: &Key, state: State) {
+    match state {
+        State::New => spawn(context, key),
+        State::Stopping => order(context, key, Order::Stop),
+        State::Stopped | State::Failed | State::Ended => order(context, key, Order::Gone),
+        State::Starting | State::Running => {}
+    }
+}
+
+/// The first order counts: a session that ends for one reason does not change its mind.
+fn order(context: &Context, key: &Key, order: Order) {
+    if let Some(orders) = context.running().get(key) {
+        orders.send_if_modified(|current| {
+            let first = *current == Order::Go;
+            if first {
+                *current = order;
+            }
+            first
+        });
+    }
+}
+
+fn spawn(context: &Arc<Context>, key: &Key) {
+    let receiver = {
+        let mut running = context.running();
+        if running.contains_key(key) || context.end.is_cancelled() {
+            return;
+        }
+        let (sender, receiver) = watch::channel(Order::Go);
+        running.insert(key.clone(), sender);
+        receiver
+    };
+    let (context, key) = (context.clone(), key.clone());
+    context.tasks.clone().spawn(async move {
+        task::run(context.clone(), key.clone(), receiver).await;
+        context.running().remove(&key);
+    });
+}
+
+/// Every session as it is now: what an event would have said.
+async fn scan(context: &Arc<Context>) {
+    let mut after = None;
+    loop {
+        let page = match context.records.page(after).await {
+            Ok(page) => page,
+            Err(error) => {
+                tracing::warn!(%error, "cannot look through the sessions, trying again later");
+                return;
+            }
+        };
+        after = page.items.last().map(|record| record.key.id().to_owned());
+        for record in &page.items {
+            if let Ok(session) = Session::from_record(record) {
+                consider(context, &record.key, session.state);
+            }
+        }
+        if !page.more {
+            return;
+        }
+    }
+}

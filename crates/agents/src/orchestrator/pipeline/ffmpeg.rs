@@ -1,0 +1,76 @@
+//! ffmpeg to HLS.
+
+use std::path::PathBuf;
+
+use super::{Job, playlist};
+use crate::supervise::Command;
+
+/// Where ffmpeg is, if it is installed.
+pub(super) fn find() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path)
+        .map(|folder| folder.join("ffmpeg"))
+        .find(|file| file.is_file())
+}
+
+/// Short segments, so that a session is playable soon; old ones are deleted as it goes.
+pub(super) fn command(ffmpeg: &std::path::Path, job: &Job, height: u16) -> Command {
+    let mut arguments: Vec<String> = ["-nostdin", "-hide_banner", "-loglevel", "warning"]
+        .map(String::from)
+        .to_vec();
+    let mut add = |more: &[&str]| arguments.extend(more.iter().map(|&word| word.to_owned()));
+    let scale = format!("scale=-2:{height}");
+    let picture = format!(
+        "testsrc2=size={}x{height}:rate=25",
+        u32::from(height) * 16 / 9 / 2 * 2
+    );
+    match &job.source {
+        Some(source) => {
+            if let Some(start_ms) = job.start_ms.filter(|&start| start > 0) {
+                add(&["-ss", &(start_ms / 1000).to_string()]);
+            }
+            add(&["-i", source, "-vf", &scale]);
+        }
+        None => add(&[
+            "-re",
+            "-f",
+            "lavfi",
+            "-i",
+            &picture,
+            "-re",
+            "-f",
+            "lavfi",
+            "-i",
+            "sine=frequency=440",
+        ]),
+    }
+    add(&[
+        "-c:v",
+        "libx264",
+        "-preset",
+        "ultrafast",
+        "-tune",
+        "zerolatency",
+        "-pix_fmt",
+        "yuv420p",
+        "-g",
+        "25",
+        "-c:a",
+        "aac",
+        "-ac",
+        "2",
+        "-f",
+        "hls",
+        "-hls_time",
+        "1",
+        "-hls_list_size",
+        "8",
+        "-hls_flags",
+        "delete_segments+omit_endlist+temp_file+independent_segments",
+        "-hls_segment_filename",
+    ]);
+    let segments = job.dir.join("seg%05d.ts");
+    let playlist = job.dir.join(playlist::NAME);
+    add(&[&segments.to_string_lossy(), &playlist.to_string_lossy()]);
+    Command::new(ffmpeg).args(arguments)
+}

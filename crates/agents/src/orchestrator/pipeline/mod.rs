@@ -1,0 +1,289 @@
+//! What makes a stream: a supervised child, or a generated one without a child. Both write HLS into
+//! a folder.
+
+mod ffmpeg;
+mod generated;
+mod playlist;
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use lease::{BootMillis, Clock, Invalid, Token};
+
+use super::options::Profile;
+use crate::supervise::{Child, Command, Launcher};
+
+/// How often output is looked at, in ms.
+const LOOK_MS: u64 = 50;
+
+/// What is to be streamed.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// For the logs.
+    pub session: String,
+    /// A checked URL, or `None` for the test picture.
+    pub source: Option<String>,
+    /// Where to start, for catch-up.
+    pub start_ms: Option<u64>,
+    /// How.
+    pub profile: Profile,
+    /// Where to.
+    pub dir: PathBuf,
+    /// Under which token, passed on to the child.
+    pub token: Token,
+    /// When the child must have been stopped if nothing more is heard.
+    pub deadline: BootMillis,
+    /// How long it may take to stop.
+    pub stop_limit_ms: u64,
+}
+
+/// Why a pipeline is over.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// It could not be started.
+    #[error("could not start: {0}")]
+    Start(String),
+    /// It ended by itself.
+    #[error("ended: {0}")]
+    Ended(String),
+    /// It took too long, or produced nothing for too long.
+    #[error("{0}")]
+    Timeout(&'static str),
+}
+
+/// A pipeline at work.
+pub struct Pipeline {
+    clock: Arc<dyn Clock>,
+    dir: PathBuf,
+    session: String,
+    stop_limit_ms: u64,
+    source: Source,
+    /// The playlist as it was last seen, and since when.
+    seen: (Option<playlist::Fingerprint>, BootMillis),
+}
+
+enum Source {
+    Child(Box<Child>),
+    Generated(generated::Generated),
+}
+
+impl Pipeline {
+    /// Starts one. It is playable only after [`Pipeline::ready`].
+    pub async fn start(
+        job: Job,
+        launcher: &Launcher,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, Failure> {
+        let io = |error: std::io::Error| Failure::Start(error.to_string());
+        tokio::fs::create_dir_all(&job.dir).await.map_err(io)?;
+        let command = match &job.profile {
+            Profile::Ffmpeg { height } => {
+                ffmpeg::find().map(|ffmpeg| ffmpeg::command(&ffmpeg, &job, *height))
+            }
+            Profile::Command { command } => Some(from_template(command, &job)?),
+            Profile::Virtual => None,
+        };
+        let source = match command {
+            Some(command) => {
+                let ask_at = job.deadline.get().saturating_sub(job.stop_limit_ms);
+                let mut child = command
+                    .env("LEASEHOLD_FENCE", job.token.to_string())
+                    .deadline(BootMillis::new(ask_at), job.deadline)
+                    .spawn(launcher)
+                    .map_err(|error| Failure::Start(error.to_string()))?;
+                child
+                    .started()
+                    .await
+                    .map_err(|error| Failure::Start(error.to_string()))?;
+                Source::Child(Box::new(child))
+            }
+            None => Source::Generated(generated::Generated::start(job.dir.clone(), clock.clone())),
+        };
+        Ok(Self {
+            seen: (None, clock.boot()),
+            clock,
+            dir: job.dir,
+            session: job.session,
+            stop_limit_ms: job.stop_limit_ms,
+            source,
+        })
+    }
+
+    /// Waits until the stream can be played: the playlist is there and its first segment is not empty.
+    pub async fn ready(&mut self, limit_ms: u64) -> Result<(), Failure> {
+        let until = self.clock.boot().plus(limit_ms);
+        loop {
+            if playlist::is_playable(&self.dir).await {
+                return Ok(());
+            }
+            if self.clock.boot() >= until {
+                return Err(Failure::Timeout("was not playable in time"));
+            }
+            let look = self.clock.boot().plus(LOOK_MS);
+            let clock = self.clock.clone();
+            tokio::select! {
+                failure = self.source.ended(&self.session) => return Err(failure),
+                () = clock.sleep_until(look) => {}
+            }
+        }
+    }
+
+    /// Resolves when the stream is over against our will: the child ended, or nothing new came for
+    /// too long. May be dropped and asked again.
+    pub async fn failed(&mut self, stall_limit_ms: u64) -> Failure {
+        loop {
+            let now = playlist::fingerprint(&self.dir).await;
+            if now != self.seen.0 {
+                self.seen = (now, self.clock.boot());
+            } else if self.clock.boot().since(self.seen.1) >= stall_limit_ms {
+                return Failure::Timeout("produced nothing for too long");
+            }
+            let look = self.clock.boot().plus((stall_limit_ms / 4).max(LOOK_MS));
+            let clock = self.clock.clone();
+            tokio::select! {
+                failure = self.source.ended(&self.session) => return failure,
+                () = clock.sleep_until(look) => {}
+            }
+        }
+    }
+
+    /// Moves the moment at which the child is stopped whatever becomes of this process (L10).
+    pub fn extend(&self, deadline: BootMillis) {
+        if let Source::Child(child) = &self.source {
+            let ask_at = deadline.get().saturating_sub(self.stop_limit_ms);
+            if child.deadline(BootMillis::new(ask_at), deadline).is_err() {
+                tracing::warn!(
+                    session = self.session,
+                    "the pipeline's guardian takes no orders"
+                );
+            }
+        }
+    }
+
+    /// Stops it, by force when it takes too long. Nothing of it runs afterwards.
+    pub async fn stop(self) {
+        match self.source {
+            Source::Generated(generated) => generated.stop().await,
+            Source::Child(mut child) => {
+                let grace = Duration::from_millis(self.stop_limit_ms);
+                if child.stop(grace).is_err() {
+                    child.kill_by_hand();
+                }
+                // The guardian kills at the end of the grace; twice that means it does not.
+                let limit = self.clock.boot().plus(2 * self.stop_limit_ms);
+                tokio::select! {
+                    _ = child.wait() => {}
+                    () = self.clock.sleep_until(limit) => child.kill_by_hand(),
+                }
+            }
+        }
+    }
+}
+
+impl Source {
+    /// Resolves when the child ended by itself. Passes on what it prints until then.
+    async fn ended(&mut self, session: &str) -> Failure {
+        match self {
+            Self::Generated(generated) => Failure::Ended(generated.failed().await.to_string()),
+            Self::Child(child) => {
+                let mut last = String::new();
+                while let Some(line) = child.line().await {
+                    tracing::debug!(session, "pipeline: {}", line.text);
+                    last = line.text;
+                }
+                let exit = child.wait().await;
+                Failure::Ended(format!("{} {last}", exit.end).trim_end().to_owned())
+            }
+        }
+    }
+}
+
+/// A command of the configuration with its places filled in.
+fn from_template(template: &[String], job: &Job) -> Result<Command, Failure> {
+    let source = job.source.as_deref().unwrap_or("testsrc");
+    let playlist = job.dir.join(playlist::NAME);
+    let start_seconds = (job.start_ms.unwrap_or(0) / 1000).to_string();
+    let mut arguments = template.iter().map(|argument| {
+        argument
+            .replace("{source}", source)
+            .replace("{playlist}", &playlist.to_string_lossy())
+            .replace("{dir}", &job.dir.to_string_lossy())
+            .replace("{start_seconds}", &start_seconds)
+    });
+    let program = arguments
+        .next()
+        .ok_or_else(|| Failure::Start("the profile names no program".into()))?;
+    Ok(Command::new(program)
+        .args(arguments)
+        .current_dir(job.dir.clone()))
+}
+
+/// The URL of a service. What a caller put into `service_ref` can fill a place in the URL, and
+/// nothing else: not the scheme, not an option, not a second argument.
+pub fn source_url(template: &str, service_ref: &str) -> Result<String, Invalid> {
+    let url = template.replace("{service_ref}", service_ref);
+    check_source(&url)?;
+    Ok(url)
+}
+
+/// Checks the URL of a source.
+pub fn check_source(url: &str) -> Result<(), Invalid> {
+    const SCHEMES: [&str; 6] = ["http", "https", "rtsp", "rtsps", "udp", "rtp"];
+    let sound = url.split_once("://").is_some_and(|(scheme, rest)| {
+        SCHEMES.contains(&scheme) && !rest.is_empty() && !rest.starts_with('/')
+    });
+    if !sound || url.len() > 2048 || url.chars().any(|c| c.is_control() || c.is_whitespace()) {
+        return Err(Invalid::new(
+            "source",
+            "an http, https, rtsp, rtsps, udp or rtp URL without white space",
+        ));
+    }
+    Ok(())
+}
+
+/// Removes a session's folder. One that is not there is fine.
+pub async fn remove_output(dir: &Path) {
+    match tokio::fs::remove_dir_all(dir).await {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            tracing::warn!(dir = %dir.display(), %error, "cannot remove a session's output");
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_ref_cannot_leave_its_place() {
+        let template = "http://receiver:8001/{service_ref}";
+        assert_eq!(
+            source_url(template, "1:0:19:132F").unwrap(),
+            "http://receiver:8001/1:0:19:132F"
+        );
+        assert!(source_url("{service_ref}", "-f").is_err());
+        assert!(source_url("{service_ref}", "file:///etc/passwd").is_err());
+        assert!(source_url("{service_ref}", "concat:a|b").is_err());
+        assert!(source_url(template, "a b").is_err());
+    }
+
+    #[test]
+    fn a_template_is_no_shell() {
+        let job = Job {
+            session: "s".into(),
+            source: Some("http://x/$(id);y".into()),
+            start_ms: None,
+            profile: Profile::Virtual,
+            dir: "/tmp/x".into(),
+            token: Token::ZERO,
+            deadline: BootMillis::new(0),
+            stop_limit_ms: 1,
+        };
+        let command = from_template(&["prog".into(), "-i".into(), "{source}".into()], &job);
+        assert!(format!("{:?}", command.unwrap()).contains("http://x/$(id);y"));
+    }
+}

@@ -1,0 +1,113 @@
+//! Session records, changed only as the state machine allows and only where nobody else changed them
+//! meanwhile.
+
+use std::sync::Arc;
+
+use lease::{
+    Authority, Clock, Committed, Error, Key, LeaseRef, Page, Record, RecordQuery,
+    session::{self, Session},
+};
+
+/// How many sessions are read at once.
+const PAGE: usize = 1000;
+/// How often a change is tried again because somebody else was faster.
+const CONFLICTS: usize = 16;
+
+/// Access to the session records.
+#[derive(Clone)]
+pub(super) struct Records {
+    pub authority: Arc<dyn Authority>,
+    pub clock: Arc<dyn Clock>,
+}
+
+/// What became of a change.
+pub(super) enum Changed {
+    /// It was made.
+    Done(Session),
+    /// The session is as shown, and the change does not apply to it.
+    Declined(Session),
+    /// There is no such session.
+    Missing,
+}
+
+impl Records {
+    pub async fn read(&self, key: &Key) -> Result<Option<(Session, Record)>, Error> {
+        let Some(record) = self.authority.record(key.clone()).await? else {
+            return Ok(None);
+        };
+        Ok(Some((Session::from_record(&record)?, record)))
+    }
+
+    /// Reads, lets `edit` change what it read, and writes if nobody else did in between; otherwise
+    /// again. `release` ends leases in the same atomic step, so that no moment shows one without the
+    /// other.
+    pub async fn change(
+        &self,
+        key: &Key,
+        release: &[LeaseRef],
+        mut edit: impl FnMut(&mut Session, lease::UnixMillis) -> bool,
+    ) -> Result<Changed, Error> {
+        for _ in 0..CONFLICTS {
+            let Some((before, record)) = self.read(key).await? else {
+                return Ok(Changed::Missing);
+            };
+            let now = self.authority.now().await?;
+            let mut session = before.clone();
+            if !edit(&mut session, now) {
+                return Ok(Changed::Declined(before));
+            }
+            let mut transaction = session.update(&record);
+            transaction.release = release.to_vec();
+            match self.authority.commit(transaction).await? {
+                Committed::Done { .. } => return Ok(Changed::Done(session)),
+                Committed::Conflict { .. } => {}
+                Committed::Refused(_) => {
+                    return Err(Error::Broken("a change without a grant was refused".into()));
+                }
+            }
+        }
+        Err(Error::Unavailable(
+            "too many others change this session".into(),
+        ))
+    }
+
+    /// As [`Records::change`], again and again while the authority is out of reach.
+    pub async fn insist(
+        &self,
+        key: &Key,
+        release: &[LeaseRef],
+        mut edit: impl FnMut(&mut Session, lease::UnixMillis) -> bool,
+    ) -> Result<Changed, Error> {
+        let mut pause_ms = 50;
+        loop {
+            match self.change(key, release, &mut edit).await {
+                Err(error) if error.is_retryable() => {
+                    tracing::warn!(%key, %error, "cannot change a session, trying again");
+                    self.clock
+                        .sleep_until(self.clock.boot().plus(pause_ms))
+                        .await;
+                    pause_ms = (pause_ms * 2).min(2_000);
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// Every session there is, a page at a time.
+    pub async fn page(&self, after: Option<String>) -> Result<Page<Record>, Error> {
+        self.authority
+            .records(RecordQuery {
+                kind: session::KIND.into(),
+                prefix: String::new(),
+                after,
+                limit: PAGE,
+            })
+            .await
+    }
+
+    /// The session's own lease, to be ended together with it.
+    pub async fn own_lease(&self, key: &Key) -> Result<Option<LeaseRef>, Error> {
+        let lease = self.authority.lease(key.clone()).await?;
+        Ok(lease.as_ref().map(LeaseRef::from))
+    }
+}
