@@ -6,5 +6,6 @@
 pub mod conformance;
 pub mod embedded;
 mod open;
+pub mod redis;
 
 pub use open::{OpenError, Options, Store, StoreUrl, UrlError, open};

@@ -1,0 +1,237 @@
+//! The connection: found anew when it breaks, with a pause that grows, and with a clear word on
+//! whether a request can have happened.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use ::redis::{AsyncConnectionConfig, Client, Cmd, Value, aio::MultiplexedConnection, cmd};
+use arc_swap::ArcSwapOption;
+use lease::{BootMillis, Clock, Error};
+use leasehold_clock::System;
+use tokio::sync::Mutex;
+
+use super::{
+    address::Address,
+    failure::{self, Failure},
+    keys::Keys,
+    options::Options,
+    resolve::{config, connect, resolve},
+    scripts::Script,
+};
+
+/// The first pause after a failed attempt to connect, and the longest.
+const PAUSE_MS: (u64, u64) = (20, 500);
+
+/// Whether a command that may have been executed can be sent again.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Repeat {
+    /// Twice is the same as once.
+    Safe,
+    /// It may do something else the second time.
+    Never,
+}
+
+struct Connected {
+    client: Client,
+    connection: MultiplexedConnection,
+    generation: u64,
+}
+
+/// Why the last attempt failed, and when the next one may be made.
+#[derive(Default)]
+struct Pause {
+    until: BootMillis,
+    millis: u64,
+    error: Option<Error>,
+}
+
+pub(super) struct Link {
+    address: Address,
+    config: AsyncConnectionConfig,
+    connect_timeout: Duration,
+    meta: String,
+    current: ArcSwapOption<Connected>,
+    /// Held while one caller connects, so that the others wait for its result.
+    connecting: Mutex<Pause>,
+    generations: AtomicU64,
+    clock: System,
+}
+
+impl Link {
+    pub fn new(options: &Options, keys: &Keys) -> Self {
+        Self {
+            address: options.address.clone(),
+            config: config(options.connect_timeout, options.response_timeout),
+            connect_timeout: options.connect_timeout,
+            meta: keys.meta(),
+            current: ArcSwapOption::empty(),
+            connecting: Mutex::default(),
+            generations: AtomicU64::new(0),
+            clock: System,
+        }
+    }
+
+    /// Grows with every new connection.
+    pub fn generation(&self) -> u64 {
+        self.current.load().as_ref().map_or(0, |it| it.generation)
+    }
+
+    /// The server that decides now, for a connection apart, and the generation it belongs to.
+    pub async fn client(&self) -> Result<(Client, u64), Error> {
+        let connected = self.connected().await?;
+        Ok((connected.client.clone(), connected.generation))
+    }
+
+    /// How long connecting may take.
+    pub fn connect_timeout(&self) -> Duration {
+        self.connect_timeout
+    }
+
+    async fn connected(&self) -> Result<Arc<Connected>, Error> {
+        if let Some(connected) = self.current.load_full() {
+            return Ok(connected);
+        }
+        let mut pause = self.connecting.lock().await;
+        if let Some(connected) = self.current.load_full() {
+            return Ok(connected);
+        }
+        if let Some(error) = &pause.error
+            && self.clock.boot() < pause.until
+        {
+            return Err(error.clone());
+        }
+        match self.establish().await {
+            Ok(connected) => {
+                *pause = Pause::default();
+                let connected = Arc::new(connected);
+                self.current.store(Some(connected.clone()));
+                Ok(connected)
+            }
+            Err(error) => {
+                pause.millis = (pause.millis * 2).clamp(PAUSE_MS.0, PAUSE_MS.1);
+                pause.until = self.clock.boot().plus(pause.millis);
+                pause.error = Some(error.clone());
+                Err(error)
+            }
+        }
+    }
+
+    async fn establish(&self) -> Result<Connected, Error> {
+        let attempt = async {
+            let client = resolve(&self.address, &self.meta, &self.config).await?;
+            let connection = connect(&client, &self.config).await?;
+            Ok(Connected {
+                client,
+                connection,
+                generation: self.generations.fetch_add(1, Ordering::Relaxed) + 1,
+            })
+        };
+        // Several servers may have to be asked; each has its own limit, and this is for all.
+        match tokio::time::timeout(self.connect_timeout * 4, attempt).await {
+            Ok(result) => result,
+            Err(_) => Err(Error::Unavailable("no connection in time".into())),
+        }
+    }
+
+    fn discard(&self, used: &Arc<Connected>) {
+        let current = self.current.load();
+        if current.as_ref().is_some_and(|it| Arc::ptr_eq(it, used)) {
+            self.current.compare_and_swap(&*current, None);
+        }
+    }
+
+    async fn attempt(&self, command: &Cmd) -> Result<Value, Failure> {
+        let connected = self.connected().await.map_err(|error| Failure {
+            error,
+            reconnect: false,
+            no_script: false,
+            moved: false,
+            dropped: false,
+        })?;
+        let mut connection = connected.connection.clone();
+        let answer = connection.send_packed_command(command).await;
+        // A script's error arrives as a value where it is part of an answer.
+        let answer = answer.and_then(Value::extract_error);
+        answer.map_err(|error| {
+            let failure = failure::of(&error);
+            if failure.reconnect {
+                self.discard(&connected);
+            }
+            failure
+        })
+    }
+
+    /// Sends one command.
+    pub async fn send(&self, command: &Cmd, repeat: Repeat) -> Result<Value, Failure> {
+        let first = self.attempt(command).await;
+        match first {
+            Err(failure) if failure.moved || (failure.dropped && repeat == Repeat::Safe) => {
+                self.attempt(command).await
+            }
+            answer => answer,
+        }
+    }
+
+    /// Runs a script by its digest, or whole where Redis has forgotten it.
+    pub async fn run(&self, script: &Script, call: &Call, repeat: Repeat) -> Result<Value, Error> {
+        let by_sha = call.command("EVALSHA", &script.sha);
+        match self.send(&by_sha, repeat).await {
+            Err(failure) if failure.no_script => {
+                let whole = call.command("EVAL", &script.text);
+                self.send(&whole, repeat).await
+            }
+            answer => answer,
+        }
+        .map_err(|failure| failure.error)
+    }
+}
+
+/// The keys and arguments of a script.
+pub(super) struct Call {
+    keys: Vec<String>,
+    arguments: Vec<Vec<u8>>,
+}
+
+impl Call {
+    /// A call that names the store's counters, and with them its slot on a cluster.
+    pub fn new(keys: &Keys) -> Self {
+        Self {
+            keys: vec![keys.meta()],
+            arguments: Vec::with_capacity(16),
+        }
+    }
+
+    /// Names one more key that the script uses.
+    pub fn key(&mut self, key: String) -> &mut Self {
+        self.keys.push(key);
+        self
+    }
+
+    /// One more argument.
+    pub fn arg(&mut self, argument: impl AsRef<[u8]>) -> &mut Self {
+        self.arguments.push(argument.as_ref().to_vec());
+        self
+    }
+
+    /// One more argument, a number.
+    pub fn number(&mut self, number: u64) -> &mut Self {
+        self.arg(number.to_string())
+    }
+
+    fn command(&self, verb: &str, script: &str) -> Cmd {
+        let mut command = cmd(verb);
+        command.arg(script).arg(self.keys.len());
+        for key in &self.keys {
+            command.arg(key);
+        }
+        for argument in &self.arguments {
+            command.arg(argument.as_slice());
+        }
+        command
+    }
+}

@@ -1,0 +1,25 @@
+-- A stretch of the live leases, in the order of their keys; or those of named keys, or of a holder.
+local how = arg()
+local found = {}
+local cursor = ''
+if how == 'keys' then
+  for _ = 1, tonumber(arg()) do
+    found[#found + 1] = seen(load(arg()))
+  end
+elseif how == 'holder' then
+  for _, member in ipairs(call('ZRANGE', HOLDER .. arg(), 0, -1)) do
+    local slot = load(sub(member, find(member, '|', 1, true) + 1))
+    if is_live(slot) then found[#found + 1] = wire(slot) end
+  end
+elseif how == 'range' then
+  local from, to, most = arg(), arg(), tonumber(arg())
+  local keys = call('ZRANGEBYLEX', INDEX, from, to, 'LIMIT', 0, most)
+  for _, key in ipairs(keys) do
+    local slot = load(key)
+    if is_live(slot) then found[#found + 1] = wire(slot) end
+  end
+  if #keys == most then cursor = keys[#keys] end
+elseif how == 'pending' then
+  pending(found)
+end
+return {text(now), cursor, found}

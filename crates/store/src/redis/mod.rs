@@ -1,0 +1,111 @@
+//! Redis as the home of the kernel: any number of servers share one truth, and none is special.
+//!
+//! Every command is one script, so that it is one atomic step, and Redis' own clock decides. The
+//! keys that other programs read and write are exact (see `keys.rs`); a value that another program
+//! set there is somebody else's lease and is respected.
+//!
+//! What Redis cannot promise is said in the capabilities: see [`Redis::open`].
+
+mod address;
+mod authority;
+mod checks;
+mod commands;
+mod duty;
+mod events;
+mod failure;
+mod feed;
+mod history;
+mod keys;
+mod link;
+mod list;
+mod options;
+mod resolve;
+mod scripts;
+mod waits;
+mod watch;
+mod wire;
+
+use std::sync::Arc;
+
+use ::redis::Value;
+use lease::{Capabilities, Error};
+use tokio::{runtime::Handle, sync::OnceCell};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+pub use address::{Address, Login};
+pub use options::Options;
+
+use feed::Feed;
+use keys::Keys;
+use link::{Call, Link, Repeat};
+use scripts::{Script, Scripts};
+use waits::Waits;
+
+/// An authority whose state is in Redis.
+#[derive(Clone)]
+pub struct Redis {
+    inner: Arc<Inner>,
+    /// Ends the background tasks with the last clone.
+    _stop: Arc<DropGuard>,
+}
+
+/// What commands and background tasks share.
+struct Inner {
+    keys: Keys,
+    scripts: Scripts,
+    link: Link,
+    /// This server among those that share the store: new on every start.
+    replica: String,
+    waits: Waits,
+    feed: OnceCell<Feed>,
+    capabilities: Capabilities,
+    runtime: Handle,
+    stop: CancellationToken,
+}
+
+impl Redis {
+    /// Connects, checks that this Redis can be trusted with leases, and begins the background work.
+    ///
+    /// Refuses a server that is too old or that may throw keys away when its memory is full. What
+    /// it cannot promise otherwise is in [`Capabilities::caveats`].
+    pub async fn open(options: Options) -> Result<Self, Error> {
+        let keys = Keys::new(&options.prefix)?;
+        let link = Link::new(&options, &keys);
+        let capabilities = checks::run(&link, &options).await?;
+        let stop = CancellationToken::new();
+        let inner = Arc::new(Inner {
+            scripts: Scripts::new(&keys, &options),
+            keys,
+            link,
+            replica: uuid::Uuid::new_v4().simple().to_string(),
+            waits: Waits::default(),
+            feed: OnceCell::new(),
+            capabilities,
+            runtime: Handle::current(),
+            stop: stop.clone(),
+        });
+        // The first script gives a new store its base revision.
+        inner.history(u64::MAX, 0).await?;
+        waits::start(&inner).await;
+        duty::start(&inner);
+        Ok(Self {
+            inner,
+            _stop: Arc::new(stop.drop_guard()),
+        })
+    }
+
+    /// The same from an address: see [`Options::parse`].
+    pub async fn open_url(url: &str) -> Result<Self, Error> {
+        Self::open(Options::parse(url)?).await
+    }
+}
+
+impl Inner {
+    fn call(&self) -> Call {
+        Call::new(&self.keys)
+    }
+
+    async fn run(&self, script: &Script, call: &Call, repeat: Repeat) -> Result<Value, Error> {
+        self.link.run(script, call, repeat).await
+    }
+}

@@ -1,0 +1,63 @@
+//! One script per command, each a tail behind the parts that it stands on.
+
+use super::{keys::Keys, options::Options};
+
+const CORE: &str = include_str!("lua/core.lua");
+const DECIDE: &str = include_str!("lua/decide.lua");
+const RECORDS: &str = include_str!("lua/records.lua");
+const VIEW: &str = include_str!("lua/view.lua");
+
+/// A script and the digest by which Redis knows it.
+pub(super) struct Script {
+    pub text: String,
+    pub sha: String,
+}
+
+/// All scripts, with this store's names and settings in front.
+pub(super) struct Scripts {
+    pub acquire: Script,
+    pub wait: Script,
+    pub abandon: Script,
+    pub beat: Script,
+    pub renew: Script,
+    pub release: Script,
+    pub revoke: Script,
+    pub depart: Script,
+    pub handoff: Script,
+    pub commit: Script,
+    pub tick: Script,
+    pub leases: Script,
+    pub check: Script,
+    pub record: Script,
+    pub snapshot: Script,
+    pub history: Script,
+}
+
+impl Scripts {
+    pub fn new(keys: &Keys, options: &Options) -> Self {
+        let page = keys.page(options);
+        let script = |parts: &[&str]| {
+            let text = page.clone() + &parts.concat();
+            let sha = ::redis::Script::new(&text).get_hash().to_owned();
+            Script { text, sha }
+        };
+        Self {
+            acquire: script(&[CORE, DECIDE, include_str!("lua/acquire.lua")]),
+            wait: script(&[CORE, DECIDE, include_str!("lua/wait.lua")]),
+            abandon: script(&[CORE, DECIDE, include_str!("lua/abandon.lua")]),
+            beat: script(&[CORE, DECIDE, include_str!("lua/beat.lua")]),
+            renew: script(&[CORE, DECIDE, include_str!("lua/renew.lua")]),
+            release: script(&[CORE, DECIDE, include_str!("lua/release.lua")]),
+            revoke: script(&[CORE, DECIDE, include_str!("lua/revoke.lua")]),
+            depart: script(&[CORE, DECIDE, include_str!("lua/depart.lua")]),
+            handoff: script(&[CORE, DECIDE, include_str!("lua/handoff.lua")]),
+            commit: script(&[CORE, DECIDE, RECORDS, include_str!("lua/commit.lua")]),
+            tick: script(&[CORE, DECIDE, include_str!("lua/tick.lua")]),
+            leases: script(&[CORE, DECIDE, VIEW, include_str!("lua/leases.lua")]),
+            check: script(&[CORE, VIEW, include_str!("lua/check.lua")]),
+            record: script(&[CORE, RECORDS, include_str!("lua/record.lua")]),
+            snapshot: script(&[CORE, VIEW, RECORDS, include_str!("lua/snapshot.lua")]),
+            history: script(&[CORE, include_str!("lua/history.lua")]),
+        }
+    }
+}
