@@ -4,7 +4,10 @@ use std::{fmt, path::PathBuf, str::FromStr, sync::Arc};
 
 use lease::{Authority, Clock};
 
-use crate::embedded::{self, Embedded};
+use crate::{
+    embedded::{self, Embedded},
+    redis::{self, Redis},
+};
 
 /// Which store, and where. Shows itself without its password.
 #[derive(Clone, PartialEq, Eq)]
@@ -13,6 +16,9 @@ pub enum StoreUrl {
     Memory,
     /// `embedded:DIR`: in this folder.
     Embedded(PathBuf),
+    /// `redis://…`, `rediss://…`, `redis-cluster://…` or `redis+sentinel://…`, as
+    /// [`redis::Options::parse`] reads it.
+    Redis(String),
 }
 
 /// What is wrong with the URL of a store. Never repeats the URL: it may hold a password.
@@ -30,10 +36,13 @@ pub enum UrlError {
     /// `memory:` with something behind it.
     #[error("memory: takes nothing behind the colon")]
     Trailing,
+    /// An address of Redis that cannot be read.
+    #[error(transparent)]
+    Redis(#[from] lease::Invalid),
 }
 
 /// The forms that are understood.
-const ACCEPTED: &str = "memory: or embedded:DIR";
+const ACCEPTED: &str = "memory:, embedded:DIR, redis://HOST, rediss://HOST, redis-cluster://HOST,… or redis+sentinel://HOST,…/SERVICE";
 
 /// The longest scheme that an error repeats: what is longer was not meant as one.
 const SCHEME_BYTES: usize = 16;
@@ -48,6 +57,10 @@ impl FromStr for StoreUrl {
             "memory" => Err(UrlError::Trailing),
             "embedded" if rest.is_empty() => Err(UrlError::NoFolder),
             "embedded" => Ok(Self::Embedded(rest.into())),
+            "redis" | "rediss" | "redis-cluster" | "redis+sentinel" => {
+                redis::Options::parse(text)?;
+                Ok(Self::Redis(text.to_owned()))
+            }
             other if is_scheme(other) => Err(UrlError::Scheme(other.to_owned())),
             _ => Err(UrlError::NoScheme),
         }
@@ -64,6 +77,7 @@ impl fmt::Display for StoreUrl {
         match self {
             Self::Memory => f.write_str("memory:"),
             Self::Embedded(dir) => write!(f, "embedded:{}", dir.display()),
+            Self::Redis(url) => f.write_str(&without_login(url)),
         }
     }
 }
@@ -72,6 +86,15 @@ impl fmt::Debug for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
+}
+
+/// An address without user and password.
+fn without_login(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else {
+        return String::new();
+    };
+    let place = rest.rsplit_once('@').map_or(rest, |(_, place)| place);
+    format!("{scheme}://{place}")
 }
 
 /// Settings for whichever store the URL names.
@@ -153,6 +176,10 @@ pub async fn open(
             };
             Ok(Embedded::open(options, clock).await?.into())
         }
+        StoreUrl::Redis(url) => Ok(Store {
+            authority: Arc::new(Redis::open_url(url).await?),
+            embedded: None,
+        }),
     }
 }
 
@@ -183,5 +210,9 @@ mod tests {
         }
         assert_eq!("embedded:".parse::<StoreUrl>(), Err(UrlError::NoFolder));
         assert_eq!("memory:x".parse::<StoreUrl>(), Err(UrlError::Trailing));
+        let url: StoreUrl = "rediss://ann:hunter2@cache:7000/1".parse().unwrap();
+        assert_eq!(url.to_string(), "rediss://cache:7000/1");
+        let error = "redis://ann:hunter2@cache?color=red".parse::<StoreUrl>();
+        assert!(!error.unwrap_err().to_string().contains("hunter2"));
     }
 }

@@ -55,9 +55,11 @@ impl Harness for OneServer {
                 }
                 tokio::time::sleep(Duration::from_millis(down_ms)).await;
                 server.restart().await;
-                wait::until(Duration::from_secs(10), "the store to be back", async || {
-                    store.now().await.is_ok()
-                })
+                wait::until(
+                    Duration::from_secs(10),
+                    "the store to be back",
+                    async || store.now().await.is_ok(),
+                )
                 .await;
             });
         });
@@ -79,3 +81,4 @@ impl Harness for OneServer {
 }
 
 leasehold_store::conformance_tests!(OneServer::new().await);
+leasehold_store::oracle_test!(OneServer::new().await);
