@@ -63,7 +63,7 @@ impl Tenure {
     /// Granted by a request that was sent at `sent`.
     pub fn granted(sent: BootMillis, ttl: Ttl, margin: Margin, on_outage: OnOutage) -> Self {
         Self {
-            deadline: sent.plus(ttl.millis() - margin.millis()),
+            deadline: sent.plus(trusted_millis(ttl, margin)),
             ttl,
             margin,
             on_outage,
@@ -75,7 +75,7 @@ impl Tenure {
     /// revives a tenure that ended (L7).
     pub fn renewed(&mut self, sent: BootMillis) {
         if !self.ended {
-            let deadline = sent.plus(self.ttl.millis() - self.margin.millis());
+            let deadline = sent.plus(trusted_millis(self.ttl, self.margin));
             self.deadline = self.deadline.max(deadline);
         }
     }
@@ -113,7 +113,7 @@ impl Tenure {
         let last_sent = self
             .deadline
             .get()
-            .saturating_sub(self.ttl.millis() - self.margin.millis());
+            .saturating_sub(trusted_millis(self.ttl, self.margin));
         BootMillis::new(last_sent).plus(self.ttl.millis() / 3)
     }
 
@@ -121,4 +121,10 @@ impl Tenure {
     pub fn on_outage(&self) -> OnOutage {
         self.on_outage
     }
+}
+
+/// How long after it was sent a grant is trusted. A margin that was made for a longer ttl leaves
+/// nothing: the holder stops early, never late.
+fn trusted_millis(ttl: Ttl, margin: Margin) -> u64 {
+    ttl.millis().saturating_sub(margin.millis())
 }

@@ -1,9 +1,9 @@
 //! Granting (L1–L6).
 
 use super::{
-    Effects, Engine, Outcome,
+    Effects, Engine, Idle, Outcome,
     slots::{Grant, NONE, SlotIndex, State},
-    waiters::{Ticket, Waiters},
+    waiters::{Ticket, Waiter, Waiters},
 };
 use crate::{
     Acquire, Acquired, Cause, EventKind, Handoff, Key, Lease, LeaseId, Loss, Refusal, Status,
@@ -192,7 +192,7 @@ impl Engine {
         (new > 0 && held + new > limit as usize).then_some(Cause::Limit { limit })
     }
 
-    fn next_token(&self, key: &Key) -> Option<Token> {
+    pub(super) fn next_token(&self, key: &Key) -> Option<Token> {
         self.next_token_at(self.slots.find(key))
     }
 
@@ -311,7 +311,7 @@ impl Engine {
                     ..
                 }) => {}
                 answer => {
-                    self.waiters.leave(&mut self.slots, ticket);
+                    self.leave(ticket);
                     place -= 1;
                     effects.woken.push((ticket, answer));
                 }
@@ -319,16 +319,40 @@ impl Engine {
         }
     }
 
+    /// Takes a waiter out of every queue. A key that nobody has and nobody waits for any more is
+    /// forgotten in its turn, also when it was never granted.
+    pub(super) fn leave(&mut self, ticket: Ticket) -> Option<Waiter> {
+        let waiter = self.waiters.leave(&mut self.slots, ticket)?;
+        for key in waiter.request.want.keys() {
+            let Some(slot) = self.slots.find(key) else {
+                continue;
+            };
+            let it = self.slots.get_mut(slot);
+            if it.grant().is_none() && !it.has_waiters() {
+                it.generation = it.generation.wrapping_add(1);
+                self.idle.push_back(Idle {
+                    slot,
+                    generation: it.generation,
+                    since: self.now,
+                });
+            }
+        }
+        Some(waiter)
+    }
+
     /// A wait is over without a grant: the waiter learns who has the key.
     pub(super) fn give_up(&mut self, ticket: Ticket, effects: &mut Effects) {
-        let Some(waiter) = self.waiters.leave(&mut self.slots, ticket) else {
+        let Some(waiter) = self.leave(ticket) else {
             return;
         };
         let keys = waiter.request.want.keys();
+        let pool = matches!(waiter.request.want, Want::Any(_));
         let refusal = keys
             .iter()
             .find_map(|key| match self.footing(&waiter.request, key) {
                 Footing::Held(slot) => Some(self.refuse_held(slot)),
+                // A slot of a pool is not free for the one that has it (L5).
+                Footing::Own(slot) if pool => Some(self.refuse_held(slot)),
                 Footing::Free | Footing::Own(_) => None,
             })
             .unwrap_or_else(|| refuse(&keys[0], Cause::QueueFull));

@@ -60,12 +60,13 @@ impl Engine {
             Departure::Left(_) => (false, "its holder left"),
         };
         // Their waits end first: nothing released here may go back to them.
-        let waits: Vec<_> = self
+        let mut waits: Vec<_> = self
             .waiters
             .iter()
             .filter(|(_, waiter)| concerned(&waiter.request.holder))
             .map(|(ticket, _)| ticket)
             .collect();
+        waits.sort_unstable();
         for ticket in waits {
             self.give_up(ticket, effects);
         }
@@ -156,7 +157,6 @@ impl Engine {
             generation,
             since: self.now,
         });
-        self.forget_idle(effects);
     }
 
     /// Folds the tokens of keys that nobody used for long into the floor (L3): a later grant of such

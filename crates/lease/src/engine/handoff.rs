@@ -90,6 +90,10 @@ impl Engine {
         else {
             return HandoffState::Void;
         };
+        if self.next_token(&lease.key).is_none() {
+            // Nothing could fence the successor: the holder keeps the key.
+            return HandoffState::Void;
+        }
         let before = self.lease_in(slot);
         let request = Acquire {
             want: Want::one(before.key.clone()),

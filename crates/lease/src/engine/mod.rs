@@ -190,13 +190,13 @@ impl Engine {
         effects: &mut Effects,
     ) -> Result<Outcome, Invalid> {
         self.now = self.now.max(now);
-        Ok(match command {
+        let outcome = match command {
             Command::Acquire(request) => {
                 request.validate()?;
                 self.acquire(request, effects)
             }
             Command::Abandon(ticket) => {
-                self.waiters.leave(&mut self.slots, ticket);
+                self.leave(ticket);
                 Outcome::Done
             }
             Command::Renew(request) => {
@@ -221,7 +221,10 @@ impl Engine {
                 self.tick(effects);
                 Outcome::Done
             }
-        })
+        };
+        // Only now: in the middle of a command the places of its keys are still in use.
+        self.forget_idle(effects);
+        Ok(outcome)
     }
 
     /// When the next [`Command::Tick`] is due. May be early, never late.
@@ -257,7 +260,6 @@ impl Engine {
         while let Some(ticket) = self.waiters.overdue(self.now) {
             self.give_up(ticket, effects);
         }
-        self.forget_idle(effects);
     }
 
     fn next_revision(&mut self) -> Revision {

@@ -119,7 +119,7 @@ impl Engine {
             let before = grant.expires_at;
             grant.expires_at = match resume {
                 Resume::AfterStop(stopped) => before.plus(now.since(stopped)),
-                Resume::AfterCrash => before.max(now.plus(grant.ttl.millis())),
+                Resume::AfterCrash => before.max(now.plus(longest_left(grant))),
             };
             if let Some(handoff) = grant
                 .extra
@@ -173,7 +173,7 @@ impl Engine {
             State::Idle { ended, .. } => (None, ended.clone()),
         };
         // A key that was only ever waited for has nothing to keep.
-        (lease.is_some() || ended.is_some()).then(|| StoredSlot {
+        (it.last_token() != Token::ZERO).then(|| StoredSlot {
             key: it.key.clone(),
             token: it.last_token(),
             lease,
@@ -196,4 +196,11 @@ impl Engine {
             OnOutage::FailClosed | OnOutage::Continue(_) => lease.ttl.millis(),
         }
     }
+}
+
+/// The most that a lease can have had left when the authority crashed: its ttl, or what its last
+/// renewal that is known left it, which is more when that one shortened the ttl (L8).
+fn longest_left(grant: &Grant) -> u64 {
+    let known = grant.renewed_at.max(grant.acquired_at);
+    grant.ttl.millis().max(grant.expires_at.since(known))
 }

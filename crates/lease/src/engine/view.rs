@@ -63,7 +63,7 @@ impl Engine {
                     .is_none_or(|tenant| lease.labels.tenant() == Some(tenant))
                 && query.after.as_ref().is_none_or(|after| lease.key > *after)
         });
-        found.sort_by(|a, b| a.key.cmp(&b.key).then(a.acquired_at.cmp(&b.acquired_at)));
+        found.sort_by(|a, b| (&a.key, a.acquired_at, a.id).cmp(&(&b.key, b.acquired_at, b.id)));
         // All that stands on one key stays on one page, since the next page starts after a key.
         let mut end = query.limit.min(found.len());
         while end > 0 && end < found.len() && found[end].key == found[end - 1].key {

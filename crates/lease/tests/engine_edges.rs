@@ -1,0 +1,244 @@
+//! Corners of the engine that random commands seldom reach.
+
+#![expect(clippy::unwrap_used, reason = "a test without its stage has failed")]
+
+use lease::{
+    Acquire, Acquired, Cause, Departure, Engine, HandoffState, HandoffStep, Holder, Key, Lease,
+    LeaseRef, Revision, Token, Ttl, UnixMillis, Want,
+    engine::{Command, Effects, Options, Outcome, StoredSlot},
+};
+
+const START: UnixMillis = UnixMillis::new(1_000_000);
+
+fn key(id: &str) -> Key {
+    Key::new("key", id).unwrap()
+}
+
+fn holder(name: &str) -> Holder {
+    Holder::new(name, "1").unwrap()
+}
+
+fn ask(id: &str, name: &str) -> Acquire {
+    Acquire::one(key(id), holder(name), Ttl::from_millis(1_000).unwrap())
+}
+
+fn apply(engine: &mut Engine, at: UnixMillis, command: Command) -> (Outcome, Effects) {
+    let mut effects = Effects::default();
+    let outcome = engine.apply(at, command, &mut effects).unwrap();
+    (outcome, effects)
+}
+
+fn grant(engine: &mut Engine, at: UnixMillis, request: Acquire) -> Lease {
+    match apply(engine, at, Command::Acquire(request)).0 {
+        Outcome::Acquired(Acquired::Granted { mut leases, .. }) => leases.remove(0),
+        other => panic!("not granted: {other:?}"),
+    }
+}
+
+fn forgetful() -> Engine {
+    Engine::new(Options {
+        idle_keys: 0,
+        idle_ms: 0,
+        ..Options::default()
+    })
+}
+
+#[test]
+fn l3_keys_that_are_forgotten_at_once_still_get_larger_tokens() {
+    let mut engine = forgetful();
+    let mut last = Token::ZERO;
+    for _ in 0..5 {
+        let lease = grant(&mut engine, START, ask("a", "ann"));
+        assert!(lease.token > last);
+        last = lease.token;
+        let (outcome, effects) =
+            apply(&mut engine, START, Command::Release(LeaseRef::from(&lease)));
+        assert_eq!(outcome, Outcome::Released(true));
+        assert_eq!(effects.forgotten, [key("a")]);
+        assert_eq!(engine.floor(), last);
+        assert_eq!(engine.stored(&key("a")), None);
+    }
+    let other = grant(&mut engine, START, ask("b", "ann"));
+    assert!(other.token > last, "above the floor, whatever the key");
+}
+
+#[test]
+fn a_lapsed_lease_is_taken_over_even_where_keys_are_forgotten_at_once() {
+    let mut engine = forgetful();
+    let first = grant(&mut engine, START, ask("a", "ann"));
+    let later = START.plus(2_000);
+    let next = grant(&mut engine, later, ask("a", "bob"));
+    assert!(next.token > first.token);
+    let (outcome, _) = apply(
+        &mut engine,
+        later.plus(2_000),
+        Command::Handoff(HandoffStep::Prepare {
+            key: key("a"),
+            successor: holder("ann"),
+        }),
+    );
+    assert_eq!(outcome, Outcome::Handoff(HandoffState::Void));
+}
+
+#[test]
+fn keys_that_were_only_waited_for_are_forgotten() {
+    let mut engine = forgetful();
+    grant(&mut engine, START, ask("held", "ann"));
+    let request = Acquire {
+        want: Want::All(vec![key("held"), key("never-used")]),
+        wait_ms: 100,
+        ..ask("-", "bob")
+    };
+    let (outcome, _) = apply(&mut engine, START, Command::Acquire(request));
+    assert!(matches!(outcome, Outcome::Waiting(_)));
+    let (_, effects) = apply(&mut engine, START.plus(100), Command::Tick);
+    assert_eq!(effects.woken.len(), 1);
+    assert_eq!(
+        effects.forgotten,
+        [key("never-used")],
+        "nothing is kept for a key that nobody had"
+    );
+}
+
+#[test]
+fn a_wait_for_a_pool_of_ones_own_slots_ends_as_held() {
+    let mut engine = Engine::new(Options::default());
+    let pool = |wait_ms| Acquire {
+        want: Want::Any(vec![key("a")]),
+        wait_ms,
+        ..ask("a", "ann")
+    };
+    let lease = grant(&mut engine, START, pool(0));
+    apply(&mut engine, START, Command::Acquire(pool(100)));
+    let (_, effects) = apply(&mut engine, START.plus(100), Command::Tick);
+    let [(_, Acquired::Refused(refusal))] = effects.woken.as_slice() else {
+        panic!("the wait is over: {effects:?}");
+    };
+    let Cause::Held { token, left_ms, .. } = &refusal.cause else {
+        panic!("the slot is held, not {:?}", refusal.cause);
+    };
+    assert_eq!((*token, *left_ms), (lease.token, 900));
+}
+
+/// A key whose last token is the largest there can be.
+fn exhausted() -> (Engine, Lease) {
+    let mut source = Engine::new(Options::default());
+    let mut lease = grant(&mut source, START, ask("a", "ann"));
+    lease.token = Token::MAX;
+    let stored = StoredSlot {
+        key: key("a"),
+        token: Token::MAX,
+        lease: Some(lease.clone()),
+        ended: None,
+    };
+    let engine = Engine::restore(
+        Options::default(),
+        Revision::new(10),
+        Token::ZERO,
+        [stored],
+        [],
+    );
+    (engine, lease)
+}
+
+#[test]
+fn l3_no_grant_beyond_the_largest_token() {
+    let (mut engine, lease) = exhausted();
+    apply(&mut engine, START, Command::Release(LeaseRef::from(&lease)));
+    for want in [Want::All(vec![key("a")]), Want::Any(vec![key("a")])] {
+        let request = Acquire {
+            want,
+            ..ask("a", "bob")
+        };
+        let (outcome, effects) = apply(&mut engine, START, Command::Acquire(request));
+        let Outcome::Acquired(Acquired::Refused(refusal)) = outcome else {
+            panic!("there is no larger token: {outcome:?}");
+        };
+        assert_eq!(refusal.cause, Cause::TokensExhausted);
+        assert!(effects.events.is_empty());
+    }
+}
+
+#[test]
+fn l18_a_handoff_without_a_larger_token_leaves_the_key_where_it_is() {
+    let (mut engine, lease) = exhausted();
+    let steps = [
+        HandoffStep::Offer {
+            lease: LeaseRef::from(&lease),
+            successor: holder("bob"),
+            prepare_ms: 500,
+            drain_ms: 500,
+            confirm_ms: 500,
+        },
+        HandoffStep::Prepare {
+            key: key("a"),
+            successor: holder("bob"),
+        },
+    ];
+    for step in steps {
+        let (outcome, _) = apply(&mut engine, START, Command::Handoff(step));
+        assert!(matches!(outcome, Outcome::Handoff(HandoffState::Open(_))));
+    }
+    let commit = HandoffStep::Commit {
+        lease: LeaseRef::from(&lease),
+    };
+    let (outcome, effects) = apply(&mut engine, START, Command::Handoff(commit));
+    assert_eq!(outcome, Outcome::Handoff(HandoffState::Void));
+    assert!(effects.events.is_empty());
+    let owner = engine.lease(START, &key("a")).expect("the holder keeps it");
+    assert_eq!(owner.holder, holder("ann"));
+}
+
+#[test]
+fn l3_a_stored_token_without_its_end_is_still_kept() {
+    let stored = StoredSlot {
+        key: key("a"),
+        token: Token::new(2_000_000).unwrap(),
+        lease: None,
+        ended: None,
+    };
+    let engine = Engine::restore(
+        Options::default(),
+        Revision::new(10),
+        Token::ZERO,
+        [stored.clone()],
+        [],
+    );
+    assert_eq!(engine.stored(&key("a")), Some(stored));
+}
+
+#[test]
+fn l15_the_waits_of_a_dead_holder_end_in_the_order_they_began() {
+    let mut engine = Engine::new(Options::default());
+    grant(&mut engine, START, ask("a", "ann"));
+    let mut tickets = Vec::new();
+    for _ in 0..20 {
+        let request = Acquire {
+            wait_ms: 500,
+            ..ask("a", "bob")
+        };
+        let (outcome, _) = apply(&mut engine, START, Command::Acquire(request));
+        let Outcome::Waiting(ticket) = outcome else {
+            panic!("the key is held: {outcome:?}");
+        };
+        tickets.push(ticket);
+    }
+    let death = Command::Depart(Departure::Died(holder("bob")));
+    let (_, effects) = apply(&mut engine, START, death);
+    let ended: Vec<_> = effects.woken.iter().map(|(ticket, _)| *ticket).collect();
+    assert_eq!(ended, tickets);
+}
+
+#[test]
+fn a_tick_that_has_more_to_expire_than_one_batch_says_so() {
+    let mut engine = Engine::new(Options::default());
+    for number in 0..10_001 {
+        grant(&mut engine, START, ask(&number.to_string(), "ann"));
+    }
+    let later = START.plus(1_000);
+    let (_, effects) = apply(&mut engine, later, Command::Tick);
+    assert_eq!(effects.events.len(), 10_000);
+    assert!(engine.next_tick().is_some_and(|next| next <= later));
+    let (_, effects) = apply(&mut engine, later, Command::Tick);
+    assert_eq!(effects.events.len(), 1);
+}
