@@ -37,4 +37,4 @@ docs: ## the documentation of every crate
 
 bench: ## measure
 	@scripts/setup test
-	cargo bench -p leasehold-bench
+	cargo run --release -p leasehold-bench --bin embedded

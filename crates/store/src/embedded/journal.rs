@@ -116,8 +116,10 @@ impl Place {
     fn connect_to_write(&self) -> rusqlite::Result<Connection> {
         let create = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
         let connection = self.connect(create)?;
-        // Only takes effect before the first table.
-        connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
+        if format(&connection)? == 0 {
+            // Only takes effect before the first table; later it would only touch the file.
+            connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
+        }
         match self {
             Self::Memory(_) => {
                 connection.pragma_update_and_check(None, "journal_mode", "MEMORY", |_| Ok(()))?;
@@ -164,8 +166,7 @@ impl Journal {
     /// Opens the tables, and makes them when there are none.
     pub fn open(place: &Place, history: History, renewals: RenewalEvents) -> Result<Self, Failure> {
         let mut connection = place.connect_to_write()?;
-        let format: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
-        match format {
+        match format(&connection)? {
             0 => create(&mut connection)?,
             FORMAT => {}
             newer => return Err(Failure::Newer(newer)),
@@ -418,6 +419,11 @@ impl Journal {
         self.state = state;
         Ok(())
     }
+}
+
+/// The format of the tables; 0 when there are none.
+fn format(connection: &Connection) -> rusqlite::Result<i64> {
+    connection.pragma_query_value(None, "user_version", |row| row.get(0))
 }
 
 fn create(connection: &mut Connection) -> Result<(), Failure> {
