@@ -1,1 +1,28 @@
-//! The doors: what the outside world can ask over HTTP.
+//! The doors of Leasehold: HTTP resources over an [`lease::Authority`], with authentication, problem
+//! responses, streams, metrics and the specification of all of it.
+//!
+//! Doors translate and decide nothing: the rules live in the kernel.
+
+mod app;
+pub mod auth;
+mod body;
+pub mod doors;
+mod frame;
+pub mod metrics;
+mod openapi;
+mod ops;
+mod options;
+mod problem;
+mod query;
+mod server;
+mod shed;
+mod streams;
+mod tls;
+
+pub use app::App;
+pub use body::{Json, JsonBody};
+pub use openapi::openapi;
+pub use options::{GuardOptions, Limits, Options, TlsOptions};
+pub use problem::Reject;
+pub use query::Query;
+pub use server::{Builder, Error, Server};

@@ -1,0 +1,76 @@
+//! What every door has at hand.
+
+use std::sync::Arc;
+
+use lease::{Authority, Clock};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    Limits,
+    auth::{Guard, Sessions, Tokens},
+    metrics::Metrics,
+    shed::Shed,
+    streams::Hub,
+};
+
+/// What every door has at hand. Cheap to clone.
+#[derive(Clone)]
+pub struct App(Arc<Parts>);
+
+pub(crate) struct Parts {
+    pub authority: Arc<dyn Authority>,
+    pub clock: Arc<dyn Clock>,
+    pub tokens: Tokens,
+    pub sessions: Sessions,
+    pub guard: Guard,
+    pub metrics: Metrics,
+    pub shed: Shed,
+    pub hub: Hub,
+    pub limits: Limits,
+    /// Whether connections are encrypted: decides over `Secure` cookies.
+    pub encrypted: bool,
+    /// Cancelled when the server begins to stop: streams and waits end.
+    pub closing: CancellationToken,
+    /// Tasks that outlive the request that began them; the server waits for them at its end.
+    pub tasks: TaskTracker,
+}
+
+impl App {
+    pub(crate) fn new(parts: Parts) -> Self {
+        Self(Arc::new(parts))
+    }
+
+    /// Who decides.
+    pub fn authority(&self) -> &dyn Authority {
+        &*self.0.authority
+    }
+
+    /// Who decides, for tasks that outlive a request.
+    pub fn shared_authority(&self) -> Arc<dyn Authority> {
+        self.0.authority.clone()
+    }
+
+    /// Where time comes from.
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.0.clock
+    }
+
+    /// What is counted.
+    pub fn metrics(&self) -> &Metrics {
+        &self.0.metrics
+    }
+
+    /// Cancelled when the server begins to stop.
+    pub fn closing(&self) -> &CancellationToken {
+        &self.0.closing
+    }
+
+    /// Tasks that the server waits for at its end.
+    pub fn tasks(&self) -> &TaskTracker {
+        &self.0.tasks
+    }
+
+    pub(crate) fn parts(&self) -> &Parts {
+        &self.0
+    }
+}

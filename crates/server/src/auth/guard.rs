@@ -1,0 +1,211 @@
+//! Which networks may talk to the server at all, and who is behind a proxy.
+
+use std::net::IpAddr;
+
+use http::HeaderMap;
+use ipnet::IpNet;
+
+use crate::GuardOptions;
+
+/// The header that proxies extend.
+const FORWARDED_FOR: &str = "x-forwarded-for";
+/// What a proxy leaves behind in a request.
+const PROXY_HEADERS: [&str; 5] = [
+    FORWARDED_FOR,
+    "forwarded",
+    "via",
+    "x-real-ip",
+    "x-forwarded-proto",
+];
+
+/// Where a request came from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Origin {
+    /// The client: the socket's peer, or whom a trusted proxy names.
+    pub client: IpAddr,
+    /// Whether the client itself is at the other end of the socket, as far as can be seen.
+    pub direct: bool,
+}
+
+/// Private and loopback networks of IPv4 and IPv6.
+pub fn default_networks() -> Vec<IpNet> {
+    [
+        "127.0.0.0/8",
+        "10.0.0.0/8",
+        "172.16.0.0/12",
+        "192.168.0.0/16",
+        "169.254.0.0/16",
+        "::1/128",
+        "fc00::/7",
+        "fe80::/10",
+    ]
+    .iter()
+    .filter_map(|text| text.parse().ok())
+    .collect()
+}
+
+/// The guard. Without a list of networks everybody may come in; a list that cannot be read is an
+/// error at start, never an open door.
+#[derive(Clone, Debug)]
+pub struct Guard {
+    allow: Option<Vec<IpNet>>,
+    trusted: Vec<IpNet>,
+}
+
+impl Guard {
+    /// Reads the lists.
+    pub fn new(
+        options: Option<&GuardOptions>,
+        trusted_proxies: &[String],
+    ) -> Result<Self, lease::Invalid> {
+        let allow = match options {
+            None => None,
+            Some(GuardOptions { allow: None }) => Some(default_networks()),
+            Some(GuardOptions { allow: Some(list) }) => Some(networks(list, "lan_guard.allow")?),
+        };
+        let trusted = networks(trusted_proxies, "trusted_proxies")?;
+        if trusted.iter().any(|network| network.prefix_len() == 0) {
+            return Err(lease::Invalid::new(
+                "trusted_proxies",
+                "the networks of the proxies, not the whole internet",
+            ));
+        }
+        Ok(Self { allow, trusted })
+    }
+
+    /// Where a request came from. `X-Forwarded-For` is believed only from a trusted proxy: it is
+    /// walked from the right, trusted hops are skipped, and the first other one is the client.
+    pub fn origin(&self, peer: IpAddr, headers: &HeaderMap) -> Origin {
+        let peer = peer.to_canonical();
+        let proxied = PROXY_HEADERS.iter().any(|name| headers.contains_key(*name));
+        let trusted = self.trusts(peer);
+        Origin {
+            client: if trusted {
+                self.behind(headers).unwrap_or(peer)
+            } else {
+                peer
+            },
+            direct: !proxied && !trusted,
+        }
+    }
+
+    /// Whether this client may talk to the server.
+    pub fn admits(&self, client: IpAddr) -> bool {
+        let client = client.to_canonical();
+        self.allow
+            .as_ref()
+            .is_none_or(|networks| networks.iter().any(|network| network.contains(&client)))
+    }
+
+    fn trusts(&self, address: IpAddr) -> bool {
+        self.trusted
+            .iter()
+            .any(|network| network.contains(&address))
+    }
+
+    /// `None` when a hop cannot be read, or when all of them are trusted.
+    fn behind(&self, headers: &HeaderMap) -> Option<IpAddr> {
+        let values: Vec<_> = headers.get_all(FORWARDED_FOR).iter().collect();
+        for value in values.into_iter().rev() {
+            for hop in value.to_str().ok()?.rsplit(',') {
+                let hop = hop.trim().parse::<IpAddr>().ok()?.to_canonical();
+                if !self.trusts(hop) {
+                    return Some(hop);
+                }
+            }
+        }
+        None
+    }
+}
+
+fn networks(list: &[String], field: &'static str) -> Result<Vec<IpNet>, lease::Invalid> {
+    list.iter()
+        .map(|text| {
+            let text = text.trim();
+            text.parse::<IpNet>()
+                .or_else(|_| text.parse::<IpAddr>().map(IpNet::from))
+                .map_err(|_| {
+                    lease::Invalid::new(field, "networks or addresses, for example 10.0.0.0/8")
+                })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn guard(allow: Option<&[&str]>, trusted: &[&str]) -> Guard {
+        let texts = |list: &[&str]| list.iter().map(|&text| text.to_owned()).collect::<Vec<_>>();
+        let options = GuardOptions {
+            allow: allow.map(texts),
+        };
+        Guard::new(Some(&options), &texts(trusted)).unwrap()
+    }
+
+    fn client(guard: &Guard, peer: &str, forwarded: &[&str]) -> String {
+        let mut headers = HeaderMap::new();
+        for value in forwarded {
+            headers.append(FORWARDED_FOR, value.parse().unwrap());
+        }
+        guard
+            .origin(peer.parse().unwrap(), &headers)
+            .client
+            .to_string()
+    }
+
+    #[test]
+    fn private_networks_of_both_families_are_let_in_by_default() {
+        let guard = guard(None, &[]);
+        for inside in [
+            "127.0.0.1",
+            "10.1.2.3",
+            "192.168.0.9",
+            "::1",
+            "fd00::1",
+            "fe80::1",
+            "::ffff:10.0.0.1",
+        ] {
+            assert!(guard.admits(inside.parse().unwrap()), "{inside}");
+        }
+        for outside in ["8.8.8.8", "2001:db8::1", "172.32.0.1", "::ffff:8.8.8.8"] {
+            assert!(!guard.admits(outside.parse().unwrap()), "{outside}");
+        }
+    }
+
+    #[test]
+    fn only_trusted_proxies_are_believed() {
+        let guard = guard(None, &["10.0.0.0/8", "fd00::/8"]);
+        assert_eq!(client(&guard, "8.8.8.8", &["127.0.0.1"]), "8.8.8.8");
+        assert_eq!(client(&guard, "10.0.0.1", &["1.1.1.1, 8.8.8.8"]), "8.8.8.8");
+        assert_eq!(
+            client(&guard, "10.0.0.1", &["8.8.8.8, 10.0.0.2"]),
+            "8.8.8.8"
+        );
+        assert_eq!(
+            client(&guard, "10.0.0.1", &["127.0.0.1", "8.8.8.8, fd00::2"]),
+            "8.8.8.8"
+        );
+        assert_eq!(client(&guard, "10.0.0.1", &["127.0.0.1, what"]), "10.0.0.1");
+        assert_eq!(client(&guard, "10.0.0.1", &["10.0.0.3"]), "10.0.0.1");
+        assert_eq!(
+            client(&guard, "::ffff:10.0.0.1", &["2001:db8::1"]),
+            "2001:db8::1"
+        );
+    }
+
+    #[test]
+    fn a_guard_that_cannot_be_read_is_an_error() {
+        let wrong = |allow: &str, trusted: &str| {
+            let options = GuardOptions {
+                allow: Some(vec![allow.to_owned()]),
+            };
+            Guard::new(Some(&options), &[trusted.to_owned()]).is_err()
+        };
+        assert!(!wrong("10.0.0.0/8", "10.0.0.1"));
+        assert!(wrong("10.0.0.0/99", "10.0.0.1"));
+        assert!(wrong("10.0.0.0/8", "proxy.example"));
+        assert!(wrong("10.0.0.0/8", "0.0.0.0/0"));
+        assert!(wrong("10.0.0.0/8", "::/0"));
+    }
+}

@@ -1,0 +1,206 @@
+//! Who may do what: bearer tokens with scopes, the page's cookie, and the guard of the network.
+//!
+//! A rejected request has no side effect at all: a handler runs only after the credential and its
+//! scope were checked, before its body is read.
+
+pub(crate) mod cookie;
+mod file;
+mod guard;
+mod scope;
+mod tokens;
+
+use std::{marker::PhantomData, sync::Arc};
+
+use axum::extract::FromRequestParts;
+use http::{HeaderMap, Method, header, request::Parts};
+use leasehold_api::Code;
+
+pub use cookie::{COOKIE, Sessions};
+pub use file::{ADMIN_TOKEN_FILE, Created, Stored, TOKENS_FILE, TokenFile};
+pub use guard::{Guard, Origin, default_networks};
+pub use scope::{Area, Level, Scope};
+pub use tokens::{Error, TokenSpec, Tokens, env_tokens, new_secret, parse_tokens};
+
+use crate::{App, Reject, frame::KnownAs};
+
+/// Who makes a request, and what it may do.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    /// Names the token, never the token itself.
+    pub token_id: Arc<str>,
+    /// What it may do.
+    pub scopes: Arc<[Scope]>,
+    /// The tenant it is bound to.
+    pub tenant: Option<Arc<str>>,
+}
+
+impl Caller {
+    /// Whether the scope reaches this far.
+    pub fn may(&self, area: Area, level: Level) -> bool {
+        self.scopes.iter().any(|scope| scope.covers(area, level))
+    }
+
+    /// Fails unless the scope reaches this far.
+    pub fn needs(&self, area: Area, level: Level) -> Result<(), Reject> {
+        if self.may(area, level) {
+            return Ok(());
+        }
+        Err(Reject::new(
+            Code::AuthorizationFailed,
+            format!("this needs the scope {}", Scope::new(area, level)),
+        ))
+    }
+
+    /// Whether this caller may see what is bound to that tenant. One without a tenant sees everything.
+    pub fn sees(&self, tenant: Option<&str>) -> bool {
+        self.tenant.as_deref().is_none_or(|own| tenant == Some(own))
+    }
+
+    /// The labels of a new lease, bound to the caller's tenant.
+    pub fn bind(&self, labels: lease::Labels) -> Result<lease::Labels, Reject> {
+        let Some(own) = self.tenant.as_deref() else {
+            return Ok(labels);
+        };
+        match labels.tenant() {
+            Some(tenant) if tenant == own => Ok(labels),
+            Some(_) => Err(Reject::new(
+                Code::AuthorizationFailed,
+                "this token is bound to another tenant",
+            )),
+            None => {
+                let mut map: std::collections::BTreeMap<_, _> = labels.into();
+                map.insert(lease::TENANT.to_owned(), own.to_owned());
+                Ok(lease::Labels::new(map)?)
+            }
+        }
+    }
+
+    /// Fails for a token that is bound to a tenant: what this does cannot be cut along tenants.
+    pub fn unbound(&self) -> Result<(), Reject> {
+        if self.tenant.is_none() {
+            return Ok(());
+        }
+        Err(Reject::new(
+            Code::AuthorizationFailed,
+            "a token that is bound to a tenant may not do this",
+        ))
+    }
+}
+
+/// What a handler demands of its caller.
+pub trait Need: Send + Sync + 'static {
+    /// In which area.
+    const AREA: Area;
+    /// How far.
+    const LEVEL: Level;
+}
+
+macro_rules! needs {
+    ($($(#[$doc:meta])* $name:ident = $area:ident, $level:ident;)*) => {$(
+        $(#[$doc])*
+        pub struct $name;
+        impl Need for $name {
+            const AREA: Area = Area::$area;
+            const LEVEL: Level = Level::$level;
+        }
+    )*};
+}
+
+needs! {
+    /// `leases:read`
+    LeasesRead = Leases, Read;
+    /// `leases:write`
+    LeasesWrite = Leases, Write;
+    /// `leases:admin`
+    LeasesAdmin = Leases, Admin;
+    /// `runners:read`
+    RunnersRead = Runners, Read;
+    /// `runners:write`
+    RunnersWrite = Runners, Write;
+    /// `runners:admin`
+    RunnersAdmin = Runners, Admin;
+    /// `v3:read`
+    V3Read = V3, Read;
+    /// `v3:write`
+    V3Write = V3, Write;
+    /// `v3:admin`
+    V3Admin = V3, Admin;
+}
+
+/// A caller whose token has the scope `N`: the first argument of a handler.
+pub struct Auth<N: Need>(pub Caller, pub PhantomData<N>);
+
+impl<N: Need> FromRequestParts<App> for Auth<N> {
+    type Rejection = Reject;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Reject> {
+        let Authenticated(caller) = Authenticated::from_request_parts(parts, app).await?;
+        caller.needs(N::AREA, N::LEVEL)?;
+        Ok(Self(caller, PhantomData))
+    }
+}
+
+/// A caller with any scope at all.
+pub struct Authenticated(pub Caller);
+
+impl FromRequestParts<App> for Authenticated {
+    type Rejection = Reject;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Reject> {
+        let caller = authenticate(app, &parts.method, &parts.headers)?;
+        if let Some(known) = parts.extensions.get::<KnownAs>() {
+            // Set once per request; a second extractor finds the same caller.
+            let _ = known.0.set(caller.token_id.clone());
+        }
+        Ok(Self(caller))
+    }
+}
+
+/// One answer for no token, a wrong token and a token without scopes: a guesser learns nothing.
+fn failed() -> Reject {
+    Reject::new(
+        Code::AuthenticationFailed,
+        "send a valid token: Authorization: Bearer …",
+    )
+}
+
+fn authenticate(app: &App, method: &Method, headers: &HeaderMap) -> Result<Caller, Reject> {
+    let tokens = &app.parts().tokens;
+    if let Some(value) = headers.get(header::AUTHORIZATION) {
+        let secret = bearer(value.as_bytes()).ok_or_else(failed)?;
+        return tokens.find(secret).ok_or_else(failed);
+    }
+    let session = cookie::from_headers(headers).ok_or_else(failed)?;
+    if !method.is_safe() && !same_origin(headers) {
+        return Err(failed());
+    }
+    let token_id = app
+        .parts()
+        .sessions
+        .find(session, app.clock().boot())
+        .ok_or_else(failed)?;
+    // The session is only as good as its token is now: revoking the token ends it.
+    tokens.find_id(&token_id).ok_or_else(failed)
+}
+
+/// The secret of an `Authorization: Bearer` header.
+pub(crate) fn bearer(value: &[u8]) -> Option<&[u8]> {
+    let (scheme, secret) = value.split_at_checked(7)?;
+    (scheme.eq_ignore_ascii_case(b"bearer ") && !secret.is_empty()).then_some(secret)
+}
+
+/// Browsers send `Origin` with everything that changes something. `SameSite=Strict` keeps other
+/// sites out already; this also keeps out other ports of the same host.
+fn same_origin(headers: &HeaderMap) -> bool {
+    let Some(origin) = headers.get(header::ORIGIN) else {
+        return true;
+    };
+    let host = headers
+        .get(header::HOST)
+        .and_then(|host| host.to_str().ok());
+    let origin = origin
+        .to_str()
+        .ok()
+        .and_then(|text| text.split("://").nth(1));
+    origin.is_some() && origin == host
+}

@@ -1,0 +1,262 @@
+//! The tokens a server knows: those in its data folder, and those it was given at start.
+
+use std::{
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use arc_swap::ArcSwap;
+use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
+use lease::Clock;
+use rand::Rng as _;
+use secrecy::{ExposeSecret, SecretString};
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+use super::{Caller, Scope, TokenFile, file::Version};
+
+/// How often the file is looked at again for changes, at most.
+const RELOAD_MS: u64 = 1000;
+/// A token from outside is at least this long: shorter ones can be guessed.
+const MIN_SECRET_BYTES: usize = 8;
+
+/// Why tokens could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The list is not what it should be.
+    #[error("{place}: {problem}")]
+    Invalid {
+        /// Where it came from.
+        place: String,
+        /// What is wrong; never a token itself.
+        problem: String,
+    },
+    /// The folder could not be read or written.
+    #[error("{path}: {source}")]
+    Io {
+        /// Which file.
+        path: String,
+        /// What happened.
+        source: std::io::Error,
+    },
+    /// Nothing would ever be let in.
+    #[error("no token is configured and there is no data folder to keep one in")]
+    None,
+}
+
+/// A token as it is configured: `{"token": "…", "scopes": ["leases:write"], "tenant": "…"}`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TokenSpec {
+    /// The secret itself.
+    pub token: SecretString,
+    /// What it may do.
+    #[serde(default)]
+    pub scopes: Vec<Scope>,
+    /// The tenant it is bound to.
+    #[serde(default)]
+    pub tenant: Option<String>,
+    /// A name for logs.
+    #[serde(default)]
+    pub name: Option<String>,
+}
+
+/// Reads a JSON list of tokens. The error never shows a token.
+pub fn parse_tokens(place: &str, json: &str) -> Result<Vec<TokenSpec>, Error> {
+    let invalid = |problem: String| Error::Invalid {
+        place: place.to_owned(),
+        problem,
+    };
+    let specs: Vec<TokenSpec> = serde_json::from_str(json).map_err(|error| {
+        // serde quotes the offending value, which may be a secret: say only where it is.
+        invalid(format!(
+            "expected a list like [{{\"token\":\"…\",\"scopes\":[\"leases:write\"]}}], with scopes of \
+             the areas leases, runners, v3 or credentials; mistake at line {} column {}",
+            error.line(),
+            error.column()
+        ))
+    })?;
+    for (index, spec) in specs.iter().enumerate() {
+        if spec.token.expose_secret().len() < MIN_SECRET_BYTES {
+            return Err(invalid(format!(
+                "token {index} is shorter than {MIN_SECRET_BYTES} bytes"
+            )));
+        }
+    }
+    Ok(specs)
+}
+
+/// The tokens given by the environment: `LEASEHOLD_TOKENS`, or its alias `XG2G_API_TOKENS`.
+pub fn env_tokens(variable: impl Fn(&str) -> Option<String>) -> Result<Vec<TokenSpec>, Error> {
+    for name in ["LEASEHOLD_TOKENS", "XG2G_API_TOKENS"] {
+        if let Some(json) = variable(name).filter(|json| !json.trim().is_empty()) {
+            return parse_tokens(name, &json);
+        }
+    }
+    Ok(Vec::new())
+}
+
+/// A new secret: 32 random bytes, recognisable as a token of this project.
+pub fn new_secret() -> SecretString {
+    let mut bytes = [0u8; 32];
+    rand::rng().fill_bytes(&mut bytes);
+    format!("lh_{}", BASE64_URL_SAFE_NO_PAD.encode(bytes)).into()
+}
+
+/// Random tokens need no slow hash.
+pub(super) fn digest(secret: &[u8]) -> [u8; 32] {
+    Sha256::digest(secret).into()
+}
+
+#[derive(Clone)]
+struct Known {
+    digest: [u8; 32],
+    caller: Caller,
+}
+
+struct Loaded {
+    known: Vec<Known>,
+    version: Option<Version>,
+}
+
+/// The tokens that are let in. Changes of the file are seen without a restart.
+pub struct Tokens {
+    file: Option<TokenFile>,
+    given: Vec<Known>,
+    loaded: ArcSwap<Loaded>,
+    looked_at: AtomicU64,
+    clock: Arc<dyn Clock>,
+}
+
+impl Tokens {
+    /// Opens the tokens of a data folder, beside those that are given. When there is none at all,
+    /// makes an administrator's token in the folder; without a folder that is an error.
+    pub fn open(
+        data_dir: Option<&Path>,
+        given: &[TokenSpec],
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, Error> {
+        let file = data_dir.map(TokenFile::new);
+        let given: Vec<Known> = given
+            .iter()
+            .enumerate()
+            .map(|(index, spec)| known_spec(index, spec))
+            .collect();
+        if let Some(file) = &file {
+            if given.is_empty() && file.list()?.is_empty() {
+                file.create_admin(clock.unix())?;
+            }
+        } else if given.is_empty() {
+            return Err(Error::None);
+        }
+        let loaded = load(file.as_ref())?;
+        let looked_at = AtomicU64::new(clock.boot().get());
+        Ok(Self {
+            file,
+            given,
+            loaded: ArcSwap::from_pointee(loaded),
+            looked_at,
+            clock,
+        })
+    }
+
+    /// Whose secret this is. Every known digest is compared, each in constant time.
+    pub fn find(&self, secret: &[u8]) -> Option<Caller> {
+        let digest = digest(secret);
+        self.look_again(false);
+        self.search(&digest).or_else(|| {
+            // It may have been made a moment ago.
+            self.look_again(true);
+            self.search(&digest)
+        })
+    }
+
+    /// The caller behind a token's id, if that token is still let in.
+    pub fn find_id(&self, id: &str) -> Option<Caller> {
+        self.look_again(false);
+        let loaded = self.loaded.load();
+        self.given
+            .iter()
+            .chain(&loaded.known)
+            .find(|known| &*known.caller.token_id == id)
+            .map(|known| known.caller.clone())
+            .filter(|caller| !caller.scopes.is_empty())
+    }
+
+    fn search(&self, digest: &[u8; 32]) -> Option<Caller> {
+        let loaded = self.loaded.load();
+        let mut found = None;
+        for known in self.given.iter().chain(&loaded.known) {
+            if bool::from(known.digest.ct_eq(digest)) {
+                found = Some(known.caller.clone());
+            }
+        }
+        found.filter(|caller| !caller.scopes.is_empty())
+    }
+
+    /// Reads the file again if it changed. Looks at most once in a while, unless `now`.
+    fn look_again(&self, now: bool) {
+        let Some(file) = &self.file else { return };
+        let time = self.clock.boot().get();
+        let before = self.looked_at.load(Ordering::Relaxed);
+        if !now && time.saturating_sub(before) < RELOAD_MS {
+            return;
+        }
+        self.looked_at.store(time, Ordering::Relaxed);
+        if file.version() == self.loaded.load().version {
+            return;
+        }
+        match load(Some(file)) {
+            Ok(loaded) => self.loaded.store(Arc::new(loaded)),
+            // A file that cannot be read lets nobody new in, and nobody out.
+            Err(error) => tracing::error!(%error, "the tokens could not be read again"),
+        }
+    }
+}
+
+fn load(file: Option<&TokenFile>) -> Result<Loaded, Error> {
+    let Some(file) = file else {
+        return Ok(Loaded {
+            known: Vec::new(),
+            version: None,
+        });
+    };
+    // The version is taken first: a change in between is then seen the next time.
+    let version = file.version();
+    let known = file
+        .list()?
+        .into_iter()
+        .filter_map(|stored| {
+            let mut digest = [0; 32];
+            hex::decode_to_slice(&stored.sha256, &mut digest).ok()?;
+            Some(Known {
+                digest,
+                caller: Caller {
+                    token_id: stored.id.into(),
+                    scopes: stored.scopes.into(),
+                    tenant: stored.tenant.map(Into::into),
+                },
+            })
+        })
+        .collect();
+    Ok(Loaded { known, version })
+}
+
+fn known_spec(index: usize, spec: &TokenSpec) -> Known {
+    Known {
+        digest: digest(spec.token.expose_secret().as_bytes()),
+        caller: Caller {
+            token_id: spec
+                .name
+                .clone()
+                .unwrap_or_else(|| format!("configured-{index}"))
+                .into(),
+            scopes: spec.scopes.clone().into(),
+            tenant: spec.tenant.clone().map(Into::into),
+        },
+    }
+}

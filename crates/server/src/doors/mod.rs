@@ -1,0 +1,20 @@
+//! The doors. To add one, write its router and name it in [`all`]: route and specification are
+//! registered in one place.
+
+mod health;
+mod page;
+mod session;
+mod v1;
+
+use utoipa_axum::router::OpenApiRouter;
+
+use crate::App;
+
+/// Every door.
+pub(crate) fn all() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .merge(health::router())
+        .merge(session::router())
+        .merge(v1::router())
+        .merge(page::router())
+}

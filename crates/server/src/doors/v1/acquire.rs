@@ -1,0 +1,78 @@
+//! Asking for keys.
+
+use ::lease::{Acquire, Acquired};
+use axum::{
+    extract::State,
+    response::{IntoResponse, Response},
+};
+use leasehold_api::{AcquireRequest, Form, Lease, LeaseList, paths};
+use serde::Serialize;
+use utoipa::ToSchema;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use crate::{
+    App, Json, JsonBody, Reject,
+    auth::{Auth, Caller, LeasesWrite},
+    ops,
+};
+
+pub(super) fn router() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(acquire))
+}
+
+/// One lease, or with `keys` a list of them.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+#[expect(
+    dead_code,
+    reason = "describes the two forms of the answer in the specification"
+)]
+enum Granted {
+    One(Box<Lease>),
+    Many(LeaseList),
+}
+
+/// Ask for a key, for all of several keys, for any of a pool, or for a camera.
+///
+/// The same holder and incarnation gets the same lease again, refreshed. With `wait_seconds` the request
+/// waits in a queue, first come first served.
+#[utoipa::path(post, path = paths::ACQUIRE, tag = "leases", security(("bearer" = ["leases:write"])),
+    request_body = AcquireRequest,
+    responses((status = 200, body = Granted), (status = 409, description = "Somebody else holds it")))]
+async fn acquire(
+    Auth(caller, _): Auth<LeasesWrite>,
+    State(app): State<App>,
+    JsonBody(request): JsonBody<AcquireRequest>,
+) -> Result<Response, Reject> {
+    let asked = request.check().map_err(Reject::invalid)?;
+    let mut acquire = asked.acquire;
+    if asked.form == Form::Camera {
+        acquire = camera(&app, &caller, acquire)?;
+    }
+    let leases = match ops::acquire(&app, &caller, acquire).await? {
+        Acquired::Granted { leases, .. } => leases,
+        Acquired::Refused(refusal) => return Err(ops::refused(&caller, &refusal)),
+    };
+    let mut leases: Vec<Lease> = leases.iter().map(Lease::from).collect();
+    if asked.form == Form::Keys {
+        return Ok(Json(LeaseList {
+            leases,
+            next_cursor: None,
+        })
+        .into_response());
+    }
+    // One key or one slot of a pool: one lease.
+    let lease = leases.pop().ok_or_else(Reject::no_lease)?;
+    Ok(Json(lease).into_response())
+}
+
+/// Where a camera's acquire is looked at before the authority decides: the registry of runners and
+/// cameras checks here that both exist, that the versions are current, and what the runner's capacity
+/// is. A camera is a key like any other as long as there is no registry.
+#[expect(
+    clippy::unnecessary_wraps,
+    reason = "the registry refuses unknown runners and cameras here"
+)]
+fn camera(_app: &App, _caller: &Caller, acquire: Acquire) -> Result<Acquire, Reject> {
+    Ok(acquire)
+}

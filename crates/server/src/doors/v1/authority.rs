@@ -1,0 +1,142 @@
+//! The kernel's own interface: what makes this server an authority for another process.
+
+use ::lease::{
+    Acquire, Acquired, Departure, EventQuery, HandoffStep, Key, Lease, LeaseId, LeaseQuery,
+    LeaseRef, RecordQuery, Renew, Revision, Revoke, Token, Transaction,
+};
+use axum::{
+    extract::{Path, State},
+    response::{IntoResponse, Response},
+};
+use leasehold_api::{Code, paths};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::leases::tenant;
+use crate::{
+    App, Json, Reject,
+    auth::{Area, Authenticated, Caller, Level},
+    body::KernelBody,
+    ops,
+    streams::{self, Format},
+};
+
+pub(super) fn router() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(call))
+}
+
+/// How far a token must reach for a method. `None` when there is no such method.
+fn level(method: &str) -> Option<Level> {
+    Some(match method {
+        "capabilities" | "now" | "lease" | "lease_by_id" | "leases" | "check" | "events"
+        | "watch" => Level::Read,
+        "acquire" | "renew" | "release" | "depart" | "handoff" => Level::Write,
+        // Records hold other doors' documents, whatever their tenant.
+        "revoke" | "commit" | "record" | "records" => Level::Admin,
+        _ => return None,
+    })
+}
+
+/// Call a method of the authority with the kernel's own values.
+#[utoipa::path(post, path = paths::AUTHORITY, tag = "authority", security(("bearer" = ["leases:read"])),
+    params(("method" = String, Path, description = "acquire, renew, release, revoke, depart, handoff, commit, lease, lease_by_id, leases, check, record, records, events, now, capabilities or watch")),
+    request_body(content = Option<serde_json::Value>, content_type = "application/json"),
+    responses((status = 200, body = Option<serde_json::Value>), (status = 404, description = "No such method")))]
+async fn call(
+    Authenticated(caller): Authenticated,
+    State(app): State<App>,
+    Path(method): Path<String>,
+    request: axum::extract::Request,
+) -> Result<Response, Reject> {
+    // The scope comes first: a body that nobody may send is not even read.
+    let level = level(&method)
+        .ok_or_else(|| Reject::new(Code::NotFound, "the authority has no such method"))?;
+    caller.needs(Area::Leases, level)?;
+    let body = <KernelBody as axum::extract::FromRequest<App>>::from_request(request, &app).await?;
+    answer(&app, caller, &method, &body).await
+}
+
+async fn answer(
+    app: &App,
+    caller: Caller,
+    method: &str,
+    body: &KernelBody,
+) -> Result<Response, Reject> {
+    let authority = app.authority();
+    let seen = |lease: &Lease| caller.sees(lease.labels.tenant());
+    Ok(match method {
+        "capabilities" => Json(authority.capabilities()).into_response(),
+        "now" => Json(authority.now().await?).into_response(),
+        "acquire" => {
+            let acquired = ops::acquire(app, &caller, body.parse::<Acquire>()?).await?;
+            Json(match acquired {
+                Acquired::Refused(refusal) => Acquired::Refused(ops::masked(&caller, refusal)?),
+                granted @ Acquired::Granted { .. } => granted,
+            })
+            .into_response()
+        }
+        "renew" => Json(ops::renew(app, &caller, body.parse::<Renew>()?).await?).into_response(),
+        "release" => {
+            Json(ops::release(app, &caller, body.parse::<LeaseRef>()?).await?).into_response()
+        }
+        "revoke" => Json(ops::revoke(app, &caller, body.parse::<Revoke>()?).await?).into_response(),
+        "depart" => {
+            Json(ops::depart(app, &caller, body.parse::<Departure>()?).await?).into_response()
+        }
+        "handoff" => {
+            let step = body.parse::<HandoffStep>()?;
+            if caller.tenant.is_some() {
+                let live = authority.lease(step.key().clone()).await?;
+                if !live.as_ref().is_some_and(seen) {
+                    return Err(Reject::no_lease());
+                }
+            }
+            Json(authority.handoff(step).await?).into_response()
+        }
+        "commit" => {
+            caller.unbound()?;
+            Json(authority.commit(body.parse::<Transaction>()?).await?).into_response()
+        }
+        "record" => {
+            caller.unbound()?;
+            Json(authority.record(body.parse::<Key>()?).await?).into_response()
+        }
+        "records" => {
+            caller.unbound()?;
+            Json(authority.records(body.parse::<RecordQuery>()?).await?).into_response()
+        }
+        "lease" => {
+            let lease = authority.lease(body.parse::<Key>()?).await?;
+            Json(lease.filter(seen)).into_response()
+        }
+        "lease_by_id" => {
+            let lease = authority.lease_by_id(body.parse::<LeaseId>()?).await?;
+            Json(lease.filter(seen)).into_response()
+        }
+        "leases" => {
+            let mut query = body.parse::<LeaseQuery>()?;
+            query.tenant = tenant(&caller, query.tenant)?;
+            Json(authority.leases(query).await?).into_response()
+        }
+        "check" => {
+            let tokens = body.parse::<Vec<(Key, Token)>>()?;
+            Json(authority.check(tokens).await?).into_response()
+        }
+        "events" => {
+            let mut query = body.parse::<EventQuery>()?;
+            query.tenant = tenant(&caller, query.tenant)?;
+            Json(authority.events(query).await?).into_response()
+        }
+        "watch" => {
+            let from = body.parse::<Option<Revision>>()?;
+            streams::events(app, caller, from, Format::Kernel)
+                .await?
+                .into_response()
+        }
+        _ => {
+            return Err(Reject::new(
+                Code::NotFound,
+                "the authority has no such method",
+            ));
+        }
+    })
+}

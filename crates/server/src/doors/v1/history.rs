@@ -1,0 +1,89 @@
+//! Who owned a key, when, under which token, and why it ended (L21).
+
+use ::lease::{EventQuery, Key, history};
+use axum::extract::State;
+use leasehold_api::{History, Owner, Time, paths};
+use serde::Deserialize;
+use utoipa::IntoParams;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use crate::{
+    App, Json, Query, Reject,
+    auth::{Auth, LeasesRead},
+    query::MAX_PAGE,
+};
+
+/// How many events of one key are read for one answer; older owners are asked for with `at`.
+const MAX_EVENTS: usize = 100_000;
+
+pub(super) fn router() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(owners))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct Question {
+    /// The key: `kind:id`.
+    key: String,
+    /// Only who owned it at this time (RFC 3339).
+    at: Option<String>,
+}
+
+/// The owners of a key in the order of their times.
+#[utoipa::path(get, path = paths::HISTORY, tag = "events", security(("bearer" = ["leases:read"])),
+    params(Question), responses((status = 200, body = History)))]
+async fn owners(
+    Auth(caller, _): Auth<LeasesRead>,
+    State(app): State<App>,
+    Query(question): Query<Question>,
+) -> Result<Json<History>, Reject> {
+    let wrong = |field: &'static str| move |it: ::lease::Invalid| Reject::field(field, it.expected);
+    let key: Key = question.key.parse().map_err(wrong("key"))?;
+    let at: Option<Time> = question
+        .at
+        .as_deref()
+        .map(str::parse)
+        .transpose()
+        .map_err(wrong("at"))?;
+    let mut query = EventQuery {
+        key: Some(key.clone()),
+        tenant: caller.tenant.as_deref().map(str::to_owned),
+        limit: MAX_PAGE,
+        ..EventQuery::default()
+    };
+    let mut events = Vec::new();
+    let oldest = loop {
+        let page = app.authority().events(query.clone()).await?;
+        let last = page.events.last().map(|event| event.revision);
+        let passed = at.is_some_and(|at| page.events.last().is_some_and(|event| event.at > at.0));
+        events.extend(page.events);
+        match last {
+            Some(last) if page.more && events.len() < MAX_EVENTS => {
+                query.after = last;
+                // Once past the time asked for, the next page can only tell how that owner ended;
+                // one more page is enough for that, since one key's owners follow each other.
+                if passed
+                    && history::owner_at(&events, at.map_or_else(Default::default, |at| at.0))
+                        .is_some_and(|owner| owner.until.is_some())
+                {
+                    break page.oldest;
+                }
+            }
+            _ => break page.oldest,
+        }
+    };
+    let owners: Vec<Owner> = match at {
+        Some(at) => history::owner_at(&events, at.0)
+            .iter()
+            .map(Owner::from)
+            .collect(),
+        None => history::owners(&events).iter().map(Owner::from).collect(),
+    };
+    Ok(Json(History {
+        key: key.to_string(),
+        owners,
+        at,
+        oldest: oldest.get(),
+    }))
+}

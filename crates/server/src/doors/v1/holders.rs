@@ -1,0 +1,147 @@
+//! Presence: which holders are there. A lease of the kind `node` underneath.
+
+use ::lease::{Acquired, Departure, Key, LeaseQuery, Status};
+use axum::{
+    extract::{Extension, Path, State, WebSocketUpgrade},
+    response::Response,
+};
+use leasehold_api::{
+    HolderList, HolderPresence, HolderRemoved, NODE, PresenceRequest, paths, stream::SUBPROTOCOL,
+};
+use serde::Deserialize;
+use utoipa::IntoParams;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::leases::{from_cursor, tenant, to_cursor};
+use crate::{
+    App, Json, JsonBody, Query, Reject,
+    auth::{Auth, LeasesRead, LeasesWrite, Origin},
+    body::MAX_BODY_BYTES,
+    ops,
+    query::page_limit,
+    streams::{self, Peer},
+};
+
+pub(super) fn router() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(list))
+        .routes(routes!(present, leave))
+        .routes(routes!(stream))
+}
+
+/// Say that a holder is there; again before the ttl is over, to stay.
+#[utoipa::path(put, path = paths::HOLDER, tag = "holders", security(("bearer" = ["leases:write"])),
+    params(("name" = String, Path)), request_body = PresenceRequest,
+    responses((status = 200, body = HolderPresence), (status = 409, description = "Another incarnation of this name is there")))]
+async fn present(
+    Auth(caller, _): Auth<LeasesWrite>,
+    State(app): State<App>,
+    Path(name): Path<String>,
+    JsonBody(request): JsonBody<PresenceRequest>,
+) -> Result<Json<HolderPresence>, Reject> {
+    let acquire = request.check(&name).map_err(Reject::invalid)?;
+    match ops::acquire(&app, &caller, acquire).await? {
+        Acquired::Granted { leases, .. } => leases
+            .first()
+            .map(|lease| Json(HolderPresence::from(lease)))
+            .ok_or_else(Reject::no_lease),
+        Acquired::Refused(refusal) => Err(ops::refused(&caller, &refusal)),
+    }
+}
+
+/// A holder leaves in good order: everything it has is released.
+#[utoipa::path(delete, path = paths::HOLDER, tag = "holders", security(("bearer" = ["leases:write"])),
+    params(("name" = String, Path)),
+    responses((status = 200, body = HolderRemoved), (status = 404, description = "It is not there")))]
+async fn leave(
+    Auth(caller, _): Auth<LeasesWrite>,
+    State(app): State<App>,
+    Path(name): Path<String>,
+) -> Result<Json<HolderRemoved>, Reject> {
+    let key = Key::new(NODE, &name).map_err(|invalid| Reject::field("name", invalid.expected))?;
+    let presence = app.authority().lease(key).await?;
+    let presence = presence
+        .filter(|lease| caller.sees(lease.labels.tenant()))
+        .ok_or_else(Reject::no_lease)?;
+    let released = ops::depart(&app, &caller, Departure::Left(presence.holder)).await?;
+    Ok(Json(HolderRemoved {
+        success: true,
+        leases_released: released.len(),
+    }))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct Filter {
+    /// At most this many: 1 to 1000, 100 when absent.
+    limit: Option<usize>,
+    /// Where the page before ended.
+    cursor: Option<String>,
+}
+
+/// Who is there, in the order of names.
+#[utoipa::path(get, path = paths::HOLDERS, tag = "holders", security(("bearer" = ["leases:read"])),
+    params(Filter), responses((status = 200, body = HolderList)))]
+async fn list(
+    Auth(caller, _): Auth<LeasesRead>,
+    State(app): State<App>,
+    Query(filter): Query<Filter>,
+) -> Result<Json<HolderList>, Reject> {
+    let query = LeaseQuery {
+        kind: Some(NODE.to_owned()),
+        status: Some(Status::Active),
+        tenant: tenant(&caller, None)?,
+        after: filter.cursor.as_deref().map(from_cursor).transpose()?,
+        limit: page_limit(filter.limit)?,
+        ..LeaseQuery::default()
+    };
+    let page = app.authority().leases(query).await?;
+    Ok(Json(HolderList {
+        next_cursor: page
+            .items
+            .last()
+            .filter(|_| page.more)
+            .map(|lease| to_cursor(&lease.key)),
+        holders: page.items.iter().map(HolderPresence::from).collect(),
+    }))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct Incarnation {
+    /// The holder's process start.
+    incarnation: Option<String>,
+}
+
+/// The holder's stream, as a WebSocket: renewals up, losses down at once.
+///
+/// When a direct connection is closed by the holder's kernel without a goodbye, the holder is known to
+/// be dead, and its leases that asked for it are released.
+#[utoipa::path(get, path = paths::HOLDER_STREAM, tag = "holders", security(("bearer" = ["leases:write"])),
+    params(("name" = String, Path), Incarnation),
+    responses((status = 101, description = "The stream"), (status = 426, description = "Not a WebSocket")))]
+async fn stream(
+    Auth(caller, _): Auth<LeasesWrite>,
+    State(app): State<App>,
+    Path(name): Path<String>,
+    Query(query): Query<Incarnation>,
+    Extension(origin): Extension<Origin>,
+    upgrade: WebSocketUpgrade,
+) -> Result<Response, Reject> {
+    let holder = leasehold_api::holder(&name, query.incarnation.as_deref())?;
+    let peer = Peer {
+        holder,
+        caller,
+        direct: origin.direct,
+    };
+    let tasks = app.tasks().clone();
+    Ok(upgrade
+        .protocols([SUBPROTOCOL])
+        .max_message_size(MAX_BODY_BYTES)
+        .on_upgrade(move |socket| async move {
+            // Tracked, so that a server that stops waits for its goodbyes.
+            let _ = tasks.spawn(streams::serve(app, peer, socket)).await;
+        }))
+}

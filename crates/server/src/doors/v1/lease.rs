@@ -1,0 +1,97 @@
+//! One lease: look at it, check it, give it back, take it away.
+
+use ::lease::{LeaseRef, Revoke, Status};
+use axum::extract::{Path, State};
+use leasehold_api::{Lease, RevokeRequest, Success, ValidateAnswer, ValidateRequest, paths};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use crate::{
+    App, Json, JsonBody, Reject,
+    auth::{Auth, LeasesAdmin, LeasesRead, LeasesWrite},
+    ops,
+};
+
+pub(super) fn router() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(get_lease))
+        .routes(routes!(validate))
+        .routes(routes!(release))
+        .routes(routes!(revoke))
+}
+
+/// A lease, also when it is over, as long as the history remembers it.
+#[utoipa::path(get, path = paths::LEASE, tag = "leases", security(("bearer" = ["leases:read"])),
+    params(("lease_id" = String, Path)),
+    responses((status = 200, body = Lease), (status = 404, description = "Unknown")))]
+async fn get_lease(
+    Auth(caller, _): Auth<LeasesRead>,
+    State(app): State<App>,
+    Path(id): Path<String>,
+) -> Result<Json<Lease>, Reject> {
+    let lease = ops::find(&app, &caller, &id).await?;
+    Ok(Json(Lease::from(&lease)))
+}
+
+/// Is the lease live, and is this its token?
+#[utoipa::path(post, path = paths::VALIDATE, tag = "leases", security(("bearer" = ["leases:read"])),
+    params(("lease_id" = String, Path)), request_body = ValidateRequest,
+    responses((status = 200, body = ValidateAnswer), (status = 404, description = "Unknown")))]
+async fn validate(
+    Auth(caller, _): Auth<LeasesRead>,
+    State(app): State<App>,
+    Path(id): Path<String>,
+    JsonBody(request): JsonBody<ValidateRequest>,
+) -> Result<Json<ValidateAnswer>, Reject> {
+    let lease = ops::find(&app, &caller, &id).await?;
+    let now = app.authority().now().await?;
+    let token = lease.token.get();
+    let own = request.token.is_none_or(|asked| asked == token);
+    Ok(Json(ValidateAnswer {
+        active: lease.status == Status::Active && lease.is_live(now) && own,
+        token,
+        status: lease.status.as_str().to_owned(),
+        expires_at: Some(lease.expires_at.into()),
+    }))
+}
+
+/// Give the lease back. Twice is fine.
+#[utoipa::path(delete, path = paths::RELEASE, tag = "leases", security(("bearer" = ["leases:write"])),
+    params(("lease_id" = String, Path)),
+    responses((status = 200, body = Success), (status = 404, description = "Unknown")))]
+async fn release(
+    Auth(caller, _): Auth<LeasesWrite>,
+    State(app): State<App>,
+    Path(id): Path<String>,
+) -> Result<Json<Success>, Reject> {
+    let lease = ops::find(&app, &caller, &id).await?;
+    ops::release(&app, &caller, LeaseRef::from(&lease)).await?;
+    Ok(Json(Success { success: true }))
+}
+
+/// Take the lease away. Its holder is told at once.
+#[utoipa::path(post, path = paths::REVOKE, tag = "leases", security(("bearer" = ["leases:admin"])),
+    params(("lease_id" = String, Path)), request_body = RevokeRequest,
+    responses((status = 200, body = Lease), (status = 404, description = "Unknown"), (status = 410, description = "Over already")))]
+async fn revoke(
+    Auth(caller, _): Auth<LeasesAdmin>,
+    State(app): State<App>,
+    Path(id): Path<String>,
+    JsonBody(request): JsonBody<RevokeRequest>,
+) -> Result<Json<Lease>, Reject> {
+    let lease = ops::find(&app, &caller, &id).await?;
+    let request = Revoke {
+        id: lease.id,
+        reason: request.reason.into(),
+    };
+    match ops::revoke(&app, &caller, request).await? {
+        Some(lease) => Ok(Json(Lease::from(&lease))),
+        // Over already; the same as what the former holder is told.
+        None => {
+            let lease = ops::find(&app, &caller, &id).await?;
+            if lease.status == Status::Revoked {
+                return Ok(Json(Lease::from(&lease)));
+            }
+            Err(Reject::lost(&ops::ended(lease.status)))
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Lists of leases.
+
+use ::lease::{HolderName, Key, LeaseQuery, Status};
+use axum::extract::{Path, State};
+use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
+use leasehold_api::{CAMERA, Lease, LeaseList, paths};
+use serde::Deserialize;
+use utoipa::IntoParams;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use crate::{
+    App, Json, Query, Reject,
+    auth::{Auth, Caller, LeasesRead},
+    query::{MAX_PAGE, page_limit},
+};
+
+pub(super) fn router() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(list))
+        .routes(routes!(by_runner))
+        .routes(routes!(by_camera))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct Filter {
+    /// `pending`, `active`, `expired`, `released` or `revoked`; without it everything live.
+    status: Option<String>,
+    /// Only this kind.
+    kind: Option<String>,
+    /// Only this id.
+    id: Option<String>,
+    /// Only this holder, any incarnation.
+    holder: Option<String>,
+    /// Only this tenant.
+    tenant_id: Option<String>,
+    /// At most this many: 1 to 1000, 100 when absent.
+    limit: Option<usize>,
+    /// Where the page before ended.
+    cursor: Option<String>,
+}
+
+/// Live leases in the order of their keys, or those that match.
+#[utoipa::path(get, path = paths::LEASES, tag = "leases", security(("bearer" = ["leases:read"])),
+    params(Filter), responses((status = 200, body = LeaseList)))]
+async fn list(
+    Auth(caller, _): Auth<LeasesRead>,
+    State(app): State<App>,
+    Query(filter): Query<Filter>,
+) -> Result<Json<LeaseList>, Reject> {
+    if let Some(kind) = &filter.kind {
+        ::lease::check_kind(kind)?;
+    }
+    let status = match filter.status.as_deref() {
+        None => None,
+        Some(word) => Some(Status::parse(word).ok_or_else(|| {
+            Reject::field(
+                "status",
+                "one of pending, active, expired, released, revoked",
+            )
+        })?),
+    };
+    let query = LeaseQuery {
+        kind: filter.kind,
+        id: filter.id,
+        holder: filter.holder.map(HolderName::new).transpose()?,
+        status,
+        tenant: tenant(&caller, filter.tenant_id)?,
+        after: filter.cursor.as_deref().map(from_cursor).transpose()?,
+        limit: page_limit(filter.limit)?,
+    };
+    page(&app, query).await.map(Json)
+}
+
+/// The live leases of a runner.
+#[utoipa::path(get, path = paths::BY_RUNNER, tag = "leases", security(("bearer" = ["leases:read"])),
+    params(("runner_id" = String, Path)), responses((status = 200, body = Vec<Lease>)))]
+async fn by_runner(
+    Auth(caller, _): Auth<LeasesRead>,
+    State(app): State<App>,
+    Path(runner): Path<String>,
+) -> Result<Json<Vec<Lease>>, Reject> {
+    let mut query = LeaseQuery {
+        holder: Some(HolderName::new(runner)?),
+        status: Some(Status::Active),
+        tenant: tenant(&caller, None)?,
+        limit: MAX_PAGE,
+        ..LeaseQuery::default()
+    };
+    let mut leases = Vec::new();
+    // A runner has as many leases as one renewal may name, at most.
+    while leases.len() < ::lease::Renew::MAX_LEASES {
+        let page = app.authority().leases(query.clone()).await?;
+        query.after = page.items.last().map(|lease| lease.key.clone());
+        leases.extend(page.items.iter().map(Lease::from));
+        if !page.more {
+            break;
+        }
+    }
+    Ok(Json(leases))
+}
+
+/// The live lease of a camera, or null.
+#[utoipa::path(get, path = paths::BY_CAMERA, tag = "leases", security(("bearer" = ["leases:read"])),
+    params(("camera_uuid" = String, Path)), responses((status = 200, body = Option<Lease>)))]
+async fn by_camera(
+    Auth(caller, _): Auth<LeasesRead>,
+    State(app): State<App>,
+    Path(camera): Path<String>,
+) -> Result<Json<Option<Lease>>, Reject> {
+    let key = Key::new(CAMERA, &camera)
+        .map_err(|invalid| Reject::field("camera_uuid", invalid.expected))?;
+    let lease = app.authority().lease(key).await?;
+    let lease = lease.filter(|lease| caller.sees(lease.labels.tenant()));
+    Ok(Json(lease.as_ref().map(Lease::from)))
+}
+
+/// The tenant a list is cut down to: the caller's own, or the one it asked for.
+pub(super) fn tenant(caller: &Caller, asked: Option<String>) -> Result<Option<String>, Reject> {
+    let Some(own) = caller.tenant.as_deref() else {
+        return Ok(asked);
+    };
+    if asked.is_some_and(|asked| asked != own) {
+        return Err(Reject::new(
+            leasehold_api::Code::AuthorizationFailed,
+            "this token is bound to another tenant",
+        ));
+    }
+    Ok(Some(own.to_owned()))
+}
+
+async fn page(app: &App, query: LeaseQuery) -> Result<LeaseList, Reject> {
+    let page = app.authority().leases(query).await?;
+    Ok(LeaseList {
+        next_cursor: page
+            .items
+            .last()
+            .filter(|_| page.more)
+            .map(|lease| to_cursor(&lease.key)),
+        leases: page.items.iter().map(Lease::from).collect(),
+    })
+}
+
+/// A cursor is opaque to its reader: where the page ended.
+pub(super) fn to_cursor(key: &Key) -> String {
+    BASE64_URL_SAFE_NO_PAD.encode(key.as_str())
+}
+
+pub(super) fn from_cursor(cursor: &str) -> Result<Key, Reject> {
+    BASE64_URL_SAFE_NO_PAD
+        .decode(cursor)
+        .ok()
+        .and_then(|bytes| String::from_utf8(bytes).ok())
+        .and_then(|text| text.parse().ok())
+        .ok_or_else(|| Reject::field("cursor", "the next_cursor of the page before"))
+}

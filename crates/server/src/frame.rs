@@ -1,0 +1,167 @@
+//! The frame around every request: its id, the guard, budgets, time limits, panics, the log, and
+//! problems written out.
+
+use std::{
+    net::SocketAddr,
+    panic::AssertUnwindSafe,
+    sync::{Arc, OnceLock},
+};
+
+use axum::{
+    extract::{ConnectInfo, MatchedPath, Request, State},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+use futures_util::FutureExt;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
+use leasehold_api::{Code, problem::MEDIA_TYPE};
+use tokio::time::{Instant, timeout};
+use uuid::Uuid;
+
+use crate::{App, Reject, auth::Origin, problem::of_status, shed::Class};
+
+/// Names a request in answers and logs.
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// A longer id from outside is replaced: it goes into every log line.
+const MAX_REQUEST_ID_BYTES: usize = 128;
+
+/// Who made the request, for the log: filled in by the authentication.
+#[derive(Clone, Default)]
+pub(crate) struct KnownAs(pub Arc<OnceLock<Arc<str>>>);
+
+pub(crate) async fn frame(
+    State(app): State<App>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let began = Instant::now();
+    let id = request_id(request.headers());
+    let method = request.method().clone();
+    let class = Class::of(&method, request.uri().path());
+    let route = request
+        .extensions()
+        .get::<MatchedPath>()
+        .map_or_else(|| "unmatched".to_owned(), |path| path.as_str().to_owned());
+    let origin = app.parts().guard.origin(peer.ip(), request.headers());
+    let known = KnownAs::default();
+    request.extensions_mut().insert(origin);
+    request.extensions_mut().insert(known.clone());
+    let response = admitted(&app, origin, class, request, next).await;
+    let mut response = written(response, &id);
+    if let Ok(value) = HeaderValue::from_str(&id) {
+        response.headers_mut().insert(REQUEST_ID, value);
+    }
+    let status = response.status().as_u16();
+    app.metrics().request(method.as_str(), &route, status);
+    let token = known.0.get().map_or("-", |token| &**token);
+    let took_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
+    if status >= 500 {
+        tracing::warn!(request_id = %id, %method, route, status, took_us, token, client = %origin.client, "request failed");
+    } else if class == Class::Free {
+        tracing::trace!(request_id = %id, %method, route, status, took_us, "request");
+    } else {
+        tracing::debug!(request_id = %id, %method, route, status, took_us, token, client = %origin.client, "request");
+    }
+    response
+}
+
+async fn admitted(
+    app: &App,
+    origin: Origin,
+    class: Class,
+    request: Request,
+    next: Next,
+) -> Response {
+    if !app.parts().guard.admits(origin.client) {
+        return Reject::new(
+            Code::AuthorizationFailed,
+            "this network may not talk to the server",
+        )
+        .into_response();
+    }
+    let _permit = match app.parts().shed.enter(class) {
+        Ok(permit) => permit,
+        Err(reject) => {
+            app.metrics().turned_away(class.as_str());
+            return reject.into_response();
+        }
+    };
+    let answer = AssertUnwindSafe(next.run(request)).catch_unwind();
+    // A stream lives as long as it likes, and an acquire limits itself: it may wait.
+    let answer = if matches!(class, Class::Stream | Class::Acquire) {
+        answer.await
+    } else {
+        match timeout(app.parts().limits.request_timeout(), answer).await {
+            Ok(answer) => answer,
+            Err(_) => return too_slow().into_response(),
+        }
+    };
+    answer.unwrap_or_else(|_| {
+        tracing::error!("a handler panicked");
+        Reject::new(Code::InternalError, "something is wrong on the server").into_response()
+    })
+}
+
+/// The request took longer than the limit.
+pub(crate) fn too_slow() -> Reject {
+    Reject::new(
+        Code::RequestTimeout,
+        "the request took too long; it may or may not have happened",
+    )
+    .retry_after(crate::problem::RETRY_SOON)
+}
+
+fn request_id(headers: &HeaderMap) -> String {
+    headers
+        .get(&REQUEST_ID)
+        .and_then(|id| id.to_str().ok())
+        .filter(|id| !id.is_empty() && id.len() <= MAX_REQUEST_ID_BYTES)
+        .map_or_else(|| Uuid::new_v4().to_string(), str::to_owned)
+}
+
+/// Writes a problem out, with the id of its request. Errors of the framework become problems too.
+fn written(mut response: Response, id: &str) -> Response {
+    let status = response.status();
+    if !status.is_client_error() && !status.is_server_error() {
+        return response;
+    }
+    let reject = response.extensions_mut().remove::<Reject>();
+    let mut problem = reject.unwrap_or_else(|| of_status(status)).into_problem();
+    id.clone_into(&mut problem.request_id);
+    let body = serde_json::to_vec(&problem).unwrap_or_default();
+    let status = StatusCode::from_u16(problem.status).unwrap_or(status);
+    let mut headers = std::mem::take(response.headers_mut());
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(MEDIA_TYPE));
+    headers.remove(header::CONTENT_LENGTH);
+    let mut response = (status, body).into_response();
+    headers.extend(
+        response
+            .headers()
+            .iter()
+            .filter(|(name, _)| *name == header::CONTENT_LENGTH)
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect::<HeaderMap>(),
+    );
+    *response.headers_mut() = headers;
+    response
+}
+
+/// Paths are accepted with and without a trailing slash: takes it off before the router looks.
+pub(crate) fn without_trailing_slash<B>(mut request: http::Request<B>) -> http::Request<B> {
+    let path = request.uri().path();
+    if path.len() > 1 && path.ends_with('/') {
+        let trimmed = path.trim_end_matches('/');
+        let trimmed = if trimmed.is_empty() { "/" } else { trimmed };
+        let target = match request.uri().query() {
+            Some(query) => format!("{trimmed}?{query}"),
+            None => trimmed.to_owned(),
+        };
+        let mut parts = request.uri().clone().into_parts();
+        parts.path_and_query = target.parse().ok();
+        if let Ok(uri) = Uri::from_parts(parts) {
+            *request.uri_mut() = uri;
+        }
+    }
+    request
+}

@@ -1,0 +1,216 @@
+//! What is counted. One registry per server, so that several can live in one process.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use prometheus_client::{
+    encoding::{EncodeLabelSet, text::encode},
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+    registry::Registry,
+};
+
+/// From half a millisecond to ten seconds: what a call over a network may take.
+const SECONDS: [f64; 14] = [
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+];
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct Request {
+    method: String,
+    route: String,
+    status: u16,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct Operation {
+    op: &'static str,
+    outcome: &'static str,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct Op {
+    op: &'static str,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct EventLabels {
+    event: &'static str,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct ShedLabels {
+    class: &'static str,
+}
+
+/// A gauge that counts what is open: one more now, one less when dropped.
+pub struct Open(Gauge);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+/// The metrics of one server. Cheap to clone.
+#[derive(Clone)]
+pub struct Metrics {
+    registry: Arc<Mutex<Registry>>,
+    requests: Family<Request, Counter>,
+    operations: Family<Operation, Counter>,
+    operation_seconds: Family<Op, Histogram, fn() -> Histogram>,
+    live_leases: Gauge,
+    waiters: Gauge,
+    watchers: Gauge,
+    holder_streams: Gauge,
+    events: Family<EventLabels, Counter>,
+    shed: Family<ShedLabels, Counter>,
+}
+
+impl Metrics {
+    /// A registry with everything at zero.
+    pub fn new() -> Self {
+        let histogram: fn() -> Histogram = || Histogram::new(SECONDS);
+        let it = Self {
+            registry: Arc::new(Mutex::new(Registry::default())),
+            requests: Family::default(),
+            operations: Family::default(),
+            operation_seconds: Family::new_with_constructor(histogram),
+            live_leases: Gauge::default(),
+            waiters: Gauge::default(),
+            watchers: Gauge::default(),
+            holder_streams: Gauge::default(),
+            events: Family::default(),
+            shed: Family::default(),
+        };
+        it.register(|registry| {
+            registry.register(
+                "leasehold_http_requests",
+                "Requests by route and status",
+                it.requests.clone(),
+            );
+            registry.register(
+                "leasehold_lease_operations",
+                "Operations on leases by outcome",
+                it.operations.clone(),
+            );
+            registry.register(
+                "leasehold_lease_operation_seconds",
+                "Time of operations on leases",
+                it.operation_seconds.clone(),
+            );
+            registry.register(
+                "leasehold_live_leases",
+                "Leases that are live",
+                it.live_leases.clone(),
+            );
+            registry.register(
+                "leasehold_waiters",
+                "Acquires of this server that wait",
+                it.waiters.clone(),
+            );
+            registry.register(
+                "leasehold_watchers",
+                "Open event streams of this server",
+                it.watchers.clone(),
+            );
+            registry.register(
+                "leasehold_holder_streams",
+                "Open holder streams of this server",
+                it.holder_streams.clone(),
+            );
+            registry.register(
+                "leasehold_events",
+                "Events by their type",
+                it.events.clone(),
+            );
+            registry.register(
+                "leasehold_shed",
+                "Requests turned away for lack of room",
+                it.shed.clone(),
+            );
+        });
+        it
+    }
+
+    /// Adds further metrics to the registry: for doors that bring their own.
+    pub fn register(&self, add: impl FnOnce(&mut Registry)) {
+        add(&mut self.registry.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Everything in the text format of Prometheus (OpenMetrics).
+    pub fn text(&self) -> String {
+        let registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut text = String::new();
+        if let Err(error) = encode(&mut text, &registry) {
+            tracing::error!(%error, "metrics could not be written");
+        }
+        text
+    }
+
+    /// An operation on leases went this way and took that long.
+    pub fn operation(&self, op: &'static str, outcome: &'static str, took: Duration) {
+        self.operations
+            .get_or_create(&Operation { op, outcome })
+            .inc();
+        self.operation_seconds
+            .get_or_create(&Op { op })
+            .observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn request(&self, method: &str, route: &str, status: u16) {
+        self.requests
+            .get_or_create(&Request {
+                method: method.to_owned(),
+                route: route.to_owned(),
+                status,
+            })
+            .inc();
+    }
+
+    pub(crate) fn event(&self, kind: lease::EventKind) {
+        self.events
+            .get_or_create(&EventLabels {
+                event: kind.as_str(),
+            })
+            .inc();
+        if kind == lease::EventKind::LeaseAcquired {
+            self.live_leases.inc();
+        } else if kind.ends_lease() {
+            self.live_leases.dec();
+        }
+    }
+
+    pub(crate) fn set_live_leases(&self, count: usize) {
+        self.live_leases
+            .set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    pub(crate) fn turned_away(&self, class: &'static str) {
+        self.shed.get_or_create(&ShedLabels { class }).inc();
+    }
+
+    pub(crate) fn waiter(&self) -> Open {
+        open(&self.waiters)
+    }
+
+    pub(crate) fn watcher(&self) -> Open {
+        open(&self.watchers)
+    }
+
+    pub(crate) fn holder_stream(&self) -> Open {
+        open(&self.holder_streams)
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn open(gauge: &Gauge) -> Open {
+    gauge.inc();
+    Open(gauge.clone())
+}

@@ -1,0 +1,131 @@
+//! The specification, made from the routes themselves.
+
+use axum::{
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use http::header;
+use leasehold_api::{Problem, paths};
+use utoipa::{
+    OpenApi as _, ToSchema as _,
+    openapi::{
+        OpenApi, Ref, RefOr, ResponseBuilder,
+        content::ContentBuilder,
+        path::Operation,
+        security::{HttpAuthScheme, HttpBuilder, SecurityScheme},
+    },
+};
+use utoipa_axum::router::OpenApiRouter;
+
+use crate::{App, doors};
+
+#[derive(utoipa::OpenApi)]
+#[openapi(
+    info(
+        title = "Leasehold",
+        description = "Who owns a piece of work right now, until when and under which fencing token. Paths are accepted with and without a trailing slash."
+    ),
+    components(schemas(Problem))
+)]
+struct Base;
+
+/// What any request with a credential may be answered with, beside its own answers.
+const COMMON: [(&str, &str); 5] = [
+    ("401", "A valid token is needed"),
+    ("403", "This token may not do that"),
+    ("429", "Too many requests"),
+    ("500", "Something is wrong on the server"),
+    ("503", "The store cannot be reached, or the server is busy"),
+];
+/// And a request with a body or parameters.
+const WITH_INPUT: [(&str, &str); 3] = [
+    ("400", "The request is not valid: errors names each field"),
+    ("413", "The body is too large"),
+    ("415", "Only application/json is accepted"),
+];
+
+/// The specification of every door.
+pub fn openapi() -> OpenApi {
+    let (_, api) = with_spec(doors::all());
+    api
+}
+
+/// The routes, with one more that serves their specification.
+pub(crate) fn with_spec(doors: OpenApiRouter<App>) -> (axum::Router<App>, OpenApi) {
+    let (router, api) = OpenApiRouter::with_openapi(Base::openapi())
+        .merge(doors)
+        .split_for_parts();
+    let api = finished(api);
+    // Written once: it does not change while the server runs.
+    let text = serde_json::to_string(&api).unwrap_or_default();
+    let serve = move || async move { document(text) };
+    (router.route(paths::OPENAPI, get(serve)), api)
+}
+
+fn document(text: String) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], text).into_response()
+}
+
+/// Adds what holds for every operation: the security scheme and the problems.
+fn finished(mut api: OpenApi) -> OpenApi {
+    let scheme = HttpBuilder::new()
+        .scheme(HttpAuthScheme::Bearer)
+        .description(Some("A token with the scopes named at each operation"))
+        .build();
+    api.components
+        .get_or_insert_default()
+        .add_security_scheme("bearer", SecurityScheme::Http(scheme));
+    for item in api.paths.paths.values_mut() {
+        let operations = [
+            &mut item.get,
+            &mut item.put,
+            &mut item.post,
+            &mut item.delete,
+        ];
+        for operation in operations.into_iter().flatten() {
+            document_problems(operation);
+        }
+    }
+    api
+}
+
+fn document_problems(operation: &mut Operation) {
+    let takes_input = operation.request_body.is_some()
+        || operation
+            .parameters
+            .as_ref()
+            .is_some_and(|parameters| !parameters.is_empty());
+    let mut statuses: Vec<(&str, &str)> = Vec::new();
+    if operation.security.is_some() {
+        statuses.extend(COMMON);
+    } else {
+        statuses.extend(
+            COMMON
+                .iter()
+                .filter(|(status, _)| matches!(*status, "403" | "500" | "503")),
+        );
+    }
+    if takes_input {
+        statuses.extend(WITH_INPUT);
+    }
+    for (status, description) in statuses {
+        let response = ResponseBuilder::new().description(description).build();
+        operation
+            .responses
+            .responses
+            .entry(status.to_owned())
+            .or_insert(RefOr::T(response));
+    }
+    // Every error has the same shape.
+    let problem = RefOr::Ref(Ref::from_schema_name(Problem::name()));
+    for (status, response) in &mut operation.responses.responses {
+        if let RefOr::T(response) = response
+            && status.as_str() >= "400"
+        {
+            let content = ContentBuilder::new().schema(Some(problem.clone())).build();
+            response
+                .content
+                .insert(leasehold_api::problem::MEDIA_TYPE.to_owned(), content);
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! The operations that several doors share: one place for tenants, budgets, time limits and metrics.
+
+use std::{collections::HashSet, future::Future, sync::Arc, time::Duration};
+
+use lease::{
+    Acquire, Acquired, Authority, Cause, Departure, Error, Key, Lease, LeaseId, LeaseQuery,
+    LeaseRef, Loss, Renew, Renewal, Renewals, Renewed, Revoke,
+};
+use leasehold_api::Code;
+use tokio::time::{Instant, timeout};
+
+use crate::{
+    App, Reject,
+    auth::{Area, Caller, Level},
+    frame::too_slow,
+    problem::RETRY_SOON,
+};
+
+/// Runs one call to the authority and counts it.
+async fn measured<T>(
+    app: &App,
+    op: &'static str,
+    outcome: impl FnOnce(&T) -> &'static str,
+    call: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Reject> {
+    let began = Instant::now();
+    let result = call.await;
+    let word = match &result {
+        Ok(value) => outcome(value),
+        Err(Error::Invalid(_)) => "invalid",
+        Err(_) => "error",
+    };
+    app.metrics().operation(op, word, began.elapsed());
+    Ok(result?)
+}
+
+/// Runs a call to its end even when the caller goes away meanwhile: what ends a lease must not be
+/// forgotten half-way.
+async fn detached<T: Send + 'static>(
+    app: &App,
+    call: impl FnOnce(Arc<dyn Authority>) -> lease::Answer<'static, T>,
+) -> Result<T, Error> {
+    let task = app.tasks().spawn(call(app.shared_authority()));
+    task.await
+        .unwrap_or_else(|_| Err(Error::Unknown("the call did not finish".into())))
+}
+
+/// Asks for keys.
+pub(crate) async fn acquire(
+    app: &App,
+    caller: &Caller,
+    mut request: Acquire,
+) -> Result<Acquired, Reject> {
+    request.labels = caller.bind(request.labels)?;
+    if request.force.is_some() {
+        caller.needs(Area::Leases, Level::Admin)?;
+        caller.unbound()?;
+    }
+    request.validate()?;
+    let shed = &app.parts().shed;
+    let waits = request.wait_ms > 0;
+    let admitted = shed
+        .rate(&caller.token_id)
+        .and_then(|()| shed.acquire(waits));
+    let _permit = admitted.inspect_err(|_| app.metrics().turned_away("acquire"))?;
+    let _waiting = waits.then(|| app.metrics().waiter());
+    let limit = app.parts().limits.request_timeout() + Duration::from_millis(request.wait_ms);
+    let call = measured(
+        app,
+        "acquire",
+        |acquired| match acquired {
+            Acquired::Granted { fresh: true, .. } => "granted",
+            Acquired::Granted { fresh: false, .. } => "again",
+            Acquired::Refused(_) => "refused",
+        },
+        app.authority().acquire(request),
+    );
+    tokio::select! {
+        // A server that stops sends its waiters away: dropping the call takes them off the queue.
+        () = app.closing().cancelled(), if waits => Err(Reject::new(
+            Code::Overloaded,
+            "the server is stopping",
+        )
+        .retry_after(RETRY_SOON)),
+        answer = timeout(limit, call) => answer.unwrap_or_else(|_| Err(too_slow())),
+    }
+}
+
+/// A refusal as this caller may see it: another tenant's holder is not named.
+pub(crate) fn refused(caller: &Caller, refusal: &lease::Refusal) -> Reject {
+    Reject::refused(refusal, names(caller, refusal))
+}
+
+fn names(caller: &Caller, refusal: &lease::Refusal) -> bool {
+    match &refusal.cause {
+        Cause::Held { labels, .. } => caller.sees(labels.tenant()),
+        _ => true,
+    }
+}
+
+/// A refusal with another tenant's holder made unrecognisable.
+pub(crate) fn masked(
+    caller: &Caller,
+    mut refusal: lease::Refusal,
+) -> Result<lease::Refusal, Reject> {
+    if !names(caller, &refusal)
+        && let Cause::Held {
+            holder,
+            token,
+            labels,
+            ..
+        } = &mut refusal.cause
+    {
+        *holder = lease::Holder::new("somebody", "else")?;
+        *token = lease::Token::ZERO;
+        *labels = lease::Labels::default();
+    }
+    Ok(refusal)
+}
+
+/// Keeps leases. A caller that is bound to a tenant reaches only that tenant's leases; any other one
+/// is unknown to it.
+pub(crate) async fn renew(
+    app: &App,
+    caller: &Caller,
+    request: Renew,
+) -> Result<Vec<Renewed>, Reject> {
+    request.validate()?;
+    let Some(tenant) = caller.tenant.as_deref() else {
+        return renew_all(app, request).await;
+    };
+    let own = live_of(app, &request.holder, Some(tenant)).await?;
+    let asked = match request.leases {
+        Renewals::All => own.iter().map(Renewal::of).collect(),
+        Renewals::These(renewals) => renewals,
+    };
+    let own: HashSet<Key> = own.into_iter().map(|lease| lease.key).collect();
+    let mine: Vec<bool> = asked.iter().map(|it| own.contains(&it.key)).collect();
+    let foreign: Vec<Renewed> = asked
+        .iter()
+        .zip(&mine)
+        .filter(|(_, mine)| !**mine)
+        .map(|(it, _)| Renewed {
+            key: it.key.clone(),
+            token: it.token,
+            outcome: Err(Loss::Unknown),
+        })
+        .collect();
+    let keep = asked
+        .into_iter()
+        .zip(&mine)
+        .filter_map(|(it, mine)| mine.then_some(it))
+        .collect();
+    let kept = renew_all(
+        app,
+        Renew {
+            holder: request.holder,
+            leases: Renewals::These(keep),
+        },
+    )
+    .await?;
+    // Back into the order of the request.
+    let (mut kept, mut foreign) = (kept.into_iter(), foreign.into_iter());
+    Ok(mine
+        .into_iter()
+        .filter_map(|mine| if mine { kept.next() } else { foreign.next() })
+        .collect())
+}
+
+async fn renew_all(app: &App, request: Renew) -> Result<Vec<Renewed>, Reject> {
+    measured(
+        app,
+        "renew",
+        |renewed: &Vec<Renewed>| {
+            if renewed.iter().all(|it| it.outcome.is_ok()) {
+                "kept"
+            } else {
+                "lost"
+            }
+        },
+        app.authority().renew(request),
+    )
+    .await
+}
+
+/// The live leases of one holder, all pages.
+pub(crate) async fn live_of(
+    app: &App,
+    holder: &lease::Holder,
+    tenant: Option<&str>,
+) -> Result<Vec<Lease>, Reject> {
+    let mut query = LeaseQuery {
+        holder: Some(holder.name.clone()),
+        status: Some(lease::Status::Active),
+        tenant: tenant.map(str::to_owned),
+        limit: crate::query::MAX_PAGE,
+        ..LeaseQuery::default()
+    };
+    let mut found = Vec::new();
+    // As many as one renewal may name.
+    while found.len() < Renew::MAX_LEASES {
+        let page = app.authority().leases(query.clone()).await?;
+        query.after = page.items.last().map(|lease| lease.key.clone());
+        found.extend(page.items.into_iter().filter(|it| it.holder == *holder));
+        if !page.more {
+            break;
+        }
+    }
+    Ok(found)
+}
+
+/// A lease by its id, if this caller may know of it.
+pub(crate) async fn find(app: &App, caller: &Caller, id: &str) -> Result<Lease, Reject> {
+    // An id that no lease can have is unknown like any other.
+    let id: LeaseId = id.parse().map_err(|_| Reject::no_lease())?;
+    app.authority()
+        .lease_by_id(id)
+        .await?
+        .filter(|lease| caller.sees(lease.labels.tenant()))
+        .ok_or_else(Reject::no_lease)
+}
+
+/// Keeps one lease that was found by its id.
+pub(crate) async fn renew_one(
+    app: &App,
+    lease: &Lease,
+    stats: Option<Arc<str>>,
+) -> Result<Lease, Reject> {
+    let request = Renew {
+        holder: lease.holder.clone(),
+        leases: Renewals::These(vec![Renewal {
+            stats,
+            ..Renewal::of(lease)
+        }]),
+    };
+    request.validate()?;
+    let outcome = renew_all(app, request).await?.pop().map(|it| it.outcome);
+    match outcome {
+        Some(Ok(lease)) => Ok(lease),
+        // The history may remember the end of a lease that its key no longer does.
+        Some(Err(Loss::Unknown)) | None => Err(Reject::lost(&ended(lease.status))),
+        Some(Err(loss)) => Err(Reject::lost(&loss)),
+    }
+}
+
+pub(crate) fn ended(status: lease::Status) -> Loss {
+    match status {
+        lease::Status::Expired => Loss::Expired,
+        lease::Status::Released => Loss::Released,
+        lease::Status::Revoked => Loss::Revoked { why: "".into() },
+        lease::Status::Active | lease::Status::Pending => Loss::Unknown,
+    }
+}
+
+/// Gives a lease back (L16).
+pub(crate) async fn release(app: &App, caller: &Caller, lease: LeaseRef) -> Result<bool, Reject> {
+    if caller.tenant.is_some() {
+        let live = app.authority().lease(lease.key.clone()).await?;
+        if !live.is_some_and(|live| caller.sees(live.labels.tenant())) {
+            return Ok(false);
+        }
+    }
+    let call = detached(app, |authority| {
+        Box::pin(async move { authority.release(lease).await })
+    });
+    let word = |&ended: &bool| if ended { "released" } else { "nothing" };
+    measured(app, "release", word, call).await
+}
+
+/// Takes a lease away (L17).
+pub(crate) async fn revoke(
+    app: &App,
+    caller: &Caller,
+    request: Revoke,
+) -> Result<Option<Lease>, Reject> {
+    request.validate()?;
+    if caller.tenant.is_some() {
+        let lease = app.authority().lease_by_id(request.id).await?;
+        if !lease.is_some_and(|lease| caller.sees(lease.labels.tenant())) {
+            return Ok(None);
+        }
+    }
+    let call = detached(app, |authority| {
+        Box::pin(async move { authority.revoke(request).await })
+    });
+    let word = |lease: &Option<Lease>| {
+        if lease.is_some() {
+            "revoked"
+        } else {
+            "nothing"
+        }
+    };
+    measured(app, "revoke", word, call).await
+}
+
+/// A holder's end is known (L15).
+pub(crate) async fn depart(
+    app: &App,
+    caller: &Caller,
+    departure: Departure,
+) -> Result<Vec<Lease>, Reject> {
+    if caller.tenant.is_some() {
+        let query = LeaseQuery {
+            holder: Some(departure.holder().name.clone()),
+            limit: Renew::MAX_LEASES,
+            ..LeaseQuery::default()
+        };
+        let page = app.authority().leases(query).await?;
+        let foreign = |lease: &Lease| !caller.sees(lease.labels.tenant());
+        if page.more || page.items.iter().any(foreign) {
+            return Err(Reject::new(
+                Code::AuthorizationFailed,
+                "this holder has leases of another tenant",
+            ));
+        }
+    }
+    let call = detached(app, |authority| {
+        Box::pin(async move { authority.depart(departure).await })
+    });
+    measured(app, "depart", |_| "departed", call).await
+}

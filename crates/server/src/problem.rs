@@ -1,0 +1,200 @@
+//! Problems as responses. A handler only says what went wrong; the frame around every request adds
+//! the request's id and writes the body.
+
+use axum::response::{IntoResponse, Response};
+use http::{HeaderValue, StatusCode, header};
+use leasehold_api::{Code, FieldError, Loss, Problem, ProblemHolder, Seconds, authority::Fault};
+
+/// How soon a caller should try again when the store or the server is at its limits.
+pub(crate) const RETRY_SOON: Seconds = Seconds::whole(1);
+
+/// A request that was not granted. Boxed, because problems are rare and results are not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reject(Box<Problem>);
+
+impl Reject {
+    /// A problem with this code and detail.
+    pub fn new(code: Code, detail: impl Into<String>) -> Self {
+        Self(Box::new(Problem::new(code, detail)))
+    }
+
+    /// The request has wrong fields.
+    pub fn invalid(errors: Vec<FieldError>) -> Self {
+        let detail = errors
+            .iter()
+            .map(|error| format!("{}: expected {}", error.field, error.expected))
+            .collect::<Vec<_>>()
+            .join("; ");
+        let mut reject = Self::new(Code::ConfigInvalid, detail);
+        reject.0.errors = errors;
+        reject
+    }
+
+    /// One wrong field.
+    pub fn field(field: impl Into<String>, expected: impl Into<String>) -> Self {
+        Self::invalid(vec![FieldError::new(field, expected)])
+    }
+
+    /// No such lease, or none that this caller may know of.
+    pub fn no_lease() -> Self {
+        Self::new(Code::LeaseNotFound, "no such lease is known")
+    }
+
+    /// The lease is gone (L7).
+    pub fn lost(loss: &lease::Loss) -> Self {
+        let (code, detail) = match loss {
+            lease::Loss::Expired => (Code::LeaseExpired, "the lease lapsed without renewal"),
+            lease::Loss::Stolen => (Code::LeaseExpired, "somebody else has the key now"),
+            lease::Loss::Released => (Code::LeaseExpired, "the lease was given back"),
+            lease::Loss::Revoked { .. } => (Code::LeaseRevoked, "the lease was taken away"),
+            lease::Loss::Unknown => return Self::no_lease(),
+        };
+        let mut reject = Self::new(code, detail);
+        reject.0.loss = Some(Loss::from(loss));
+        reject
+    }
+
+    /// The grant was refused. `named` says whether the caller may know who stands in the way.
+    pub fn refused(refusal: &lease::Refusal, named: bool) -> Self {
+        let key = &refusal.key;
+        match &refusal.cause {
+            lease::Cause::Held {
+                holder,
+                token,
+                left_ms,
+                ..
+            } => {
+                let detail = if named {
+                    format!("{key} is held by {}", holder.name)
+                } else {
+                    format!("{key} is held")
+                };
+                // At least a moment: a lease that lapses right now still needs its timer.
+                let wait = Seconds::from_millis((*left_ms).max(1));
+                let mut reject = Self::new(Code::LeaseAlreadyHeld, detail).retry_after(wait);
+                let name = named.then(|| holder.name.as_str().to_owned());
+                reject.0.holder.clone_from(&name);
+                reject.0.held = Some(ProblemHolder {
+                    key: key.to_string(),
+                    holder: name,
+                    incarnation: named.then(|| holder.incarnation.as_str().to_owned()),
+                    token: named.then(|| token.get()),
+                });
+                reject
+            }
+            lease::Cause::Limit { limit } => Self::new(
+                Code::RunnerAtCapacity,
+                format!("the holder has {limit} leases of this kind already"),
+            ),
+            lease::Cause::QueueFull => Self::new(
+                Code::Overloaded,
+                format!("too many are waiting for {key} already"),
+            )
+            .retry_after(RETRY_SOON),
+            lease::Cause::TokensExhausted => Self::new(
+                Code::InternalError,
+                format!("{key} has no fencing tokens left"),
+            ),
+        }
+    }
+
+    /// Tells when a repeat may help.
+    pub fn retry_after(mut self, wait: Seconds) -> Self {
+        self.0.retry_after_seconds = Some(wait);
+        self
+    }
+
+    /// The problem itself.
+    pub fn problem(&self) -> &Problem {
+        &self.0
+    }
+
+    /// The problem itself.
+    pub fn into_problem(self) -> Problem {
+        *self.0
+    }
+}
+
+impl From<Problem> for Reject {
+    fn from(problem: Problem) -> Self {
+        Self(Box::new(problem))
+    }
+}
+
+impl From<lease::Invalid> for Reject {
+    fn from(invalid: lease::Invalid) -> Self {
+        Self::field(invalid.field, invalid.expected)
+    }
+}
+
+impl From<lease::Error> for Reject {
+    fn from(error: lease::Error) -> Self {
+        let mut reject = match &error {
+            lease::Error::Invalid(invalid) => Self::field(invalid.field, invalid.expected),
+            lease::Error::Denied(why) => Self::new(Code::AuthorizationFailed, why.clone()),
+            lease::Error::Unavailable(_) => Self::new(
+                Code::StoreUnavailable,
+                "the store cannot be reached; nothing happened",
+            )
+            .retry_after(RETRY_SOON),
+            lease::Error::Unknown(_) => Self::new(
+                Code::StoreUnavailable,
+                "the store gave no answer; the request may or may not have happened",
+            )
+            .retry_after(RETRY_SOON),
+            lease::Error::Unsupported(what) => Self::new(Code::NotSupported, *what),
+            lease::Error::Broken(_) => Self::new(Code::InternalError, "the store failed"),
+        };
+        // What the log is told and what the caller is told are two things: the store's own words may
+        // name hosts and files.
+        if !error.has_no_side_effects() || error.is_retryable() {
+            tracing::warn!(%error, "the store failed");
+        }
+        let mut fault = Fault::from(&error);
+        if !matches!(
+            error,
+            lease::Error::Invalid(_) | lease::Error::Unsupported(_)
+        ) {
+            fault.text.clone_from(&reject.0.detail);
+        }
+        reject.0.fault = Some(fault);
+        reject
+    }
+}
+
+impl IntoResponse for Reject {
+    fn into_response(self) -> Response {
+        let status =
+            StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = status.into_response();
+        if let Some(wait) = self.0.retry_after_seconds {
+            response
+                .headers_mut()
+                .insert(header::RETRY_AFTER, HeaderValue::from(wait.ceil()));
+        }
+        if self.0.known() == Some(Code::AuthenticationFailed) {
+            response
+                .headers_mut()
+                .insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+/// A plain response of the framework (no such path, wrong method, …) as a problem.
+pub(crate) fn of_status(status: StatusCode) -> Reject {
+    let code = match status.as_u16() {
+        401 => Code::AuthenticationFailed,
+        403 => Code::AuthorizationFailed,
+        404 => Code::NotFound,
+        405 => Code::MethodNotAllowed,
+        413 => Code::PayloadTooLarge,
+        415 => Code::UnsupportedMediaType,
+        429 => Code::RateLimited,
+        503 => Code::Overloaded,
+        400..500 => Code::ConfigInvalid,
+        _ => Code::InternalError,
+    };
+    Reject::new(code, code.title())
+}

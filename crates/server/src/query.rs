@@ -1,0 +1,42 @@
+//! Query parameters, as strict as bodies.
+
+use axum::extract::FromRequestParts;
+use http::request::Parts;
+use leasehold_api::FieldError;
+use serde::de::DeserializeOwned;
+
+use crate::Reject;
+
+/// The parameters of a query. Unknown ones are errors, so that a misspelt filter does not silently
+/// show everything.
+pub struct Query<T>(pub T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
+    type Rejection = Reject;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Reject> {
+        axum::extract::Query::try_from_uri(&parts.uri)
+            .map(|axum::extract::Query(value)| Self(value))
+            .map_err(|error| {
+                use std::error::Error as _;
+                let text = error
+                    .source()
+                    .map_or_else(|| error.to_string(), ToString::to_string);
+                Reject::invalid(vec![FieldError::new("query", text)])
+            })
+    }
+}
+
+/// How many items a page has when nothing is said.
+pub(crate) const DEFAULT_PAGE: usize = 100;
+/// How many items a page has at most.
+pub(crate) const MAX_PAGE: usize = 1000;
+
+/// The size of a page.
+pub(crate) fn page_limit(limit: Option<usize>) -> Result<usize, Reject> {
+    match limit {
+        None => Ok(DEFAULT_PAGE),
+        Some(limit @ 1..=MAX_PAGE) => Ok(limit),
+        Some(_) => Err(Reject::field("limit", "1 to 1000")),
+    }
+}

@@ -1,0 +1,230 @@
+//! The server: put together, bound to its address, run until it is told to stop.
+
+use std::{future::Future, io, net::SocketAddr, sync::Arc};
+
+use axum::{ServiceExt as _, extract::Request, middleware};
+use axum_server::{
+    Handle,
+    accept::NoDelayAcceptor,
+    tls_rustls::{RustlsAcceptor, RustlsConfig},
+};
+use lease::{Authority, Clock};
+use tokio::net::TcpListener;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tower::{Layer as _, util::MapRequestLayer};
+use utoipa_axum::router::OpenApiRouter;
+
+use crate::{
+    App, Options,
+    app::Parts,
+    auth::{self, Guard, Sessions, Tokens},
+    doors, frame,
+    metrics::Metrics,
+    openapi,
+    shed::Shed,
+    streams::Hub,
+    tls,
+};
+
+/// Why a server could not be started or failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No authority or no clock was given.
+    #[error("a server needs {0}")]
+    Missing(&'static str),
+    /// A setting is wrong.
+    #[error(transparent)]
+    Invalid(#[from] lease::Invalid),
+    /// The address would be open to others without encryption.
+    #[error(
+        "refusing to listen on {0} without TLS: configure tls, or set insecure_listen if something else encrypts"
+    )]
+    Unencrypted(SocketAddr),
+    /// The tokens could not be used.
+    #[error(transparent)]
+    Tokens(#[from] auth::Error),
+    /// The certificate could not be used.
+    #[error("tls: {0}")]
+    Tls(String),
+    /// The address could not be used.
+    #[error("{address}: {source}")]
+    Listen {
+        /// Which one.
+        address: SocketAddr,
+        /// What happened.
+        source: io::Error,
+    },
+    /// The server failed while it ran.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// Puts a server together.
+#[derive(Default)]
+pub struct Builder {
+    options: Options,
+    authority: Option<Arc<dyn Authority>>,
+    clock: Option<Arc<dyn Clock>>,
+    doors: Option<OpenApiRouter<App>>,
+    metrics: Metrics,
+}
+
+impl Builder {
+    /// The settings.
+    pub fn options(mut self, options: Options) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Who decides.
+    pub fn authority(mut self, authority: Arc<dyn Authority>) -> Self {
+        self.authority = Some(authority);
+        self
+    }
+
+    /// Where time comes from.
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = Some(clock);
+        self
+    }
+
+    /// One more door, beside those that every server has.
+    pub fn door(mut self, door: OpenApiRouter<App>) -> Self {
+        self.doors = Some(self.doors.unwrap_or_default().merge(door));
+        self
+    }
+
+    /// The registry that doors from outside count in.
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// Checks the settings and binds the address. Nothing is served yet.
+    pub async fn bind(self) -> Result<Server, Error> {
+        let options = self.options;
+        let authority = self.authority.ok_or(Error::Missing("an authority"))?;
+        let clock = self.clock.ok_or(Error::Missing("a clock"))?;
+        let guard = Guard::new(options.lan_guard.as_ref(), &options.trusted_proxies)?;
+        if options.tls.is_none() && !options.insecure_listen && !options.listen.ip().is_loopback() {
+            return Err(Error::Unencrypted(options.listen));
+        }
+        let data_dir = options.data_dir.as_deref();
+        let tls = options
+            .tls
+            .as_ref()
+            .map(|options| tls::config(options, data_dir))
+            .transpose()?;
+        let tokens = Tokens::open(data_dir, &options.tokens, clock.clone())?;
+        let listen = |source| Error::Listen {
+            address: options.listen,
+            source,
+        };
+        let listener = TcpListener::bind(options.listen).await.map_err(listen)?;
+        let local_addr = listener.local_addr().map_err(listen)?;
+        let app = App::new(Parts {
+            authority,
+            clock,
+            tokens,
+            sessions: Sessions::default(),
+            guard,
+            metrics: self.metrics,
+            shed: Shed::new(&options.limits),
+            hub: Hub::default(),
+            limits: options.limits,
+            encrypted: tls.is_some(),
+            closing: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+        });
+        let doors = doors::all().merge(self.doors.unwrap_or_default());
+        Ok(Server {
+            app,
+            listener: listener.into_std().map_err(listen)?,
+            local_addr,
+            tls,
+            doors,
+        })
+    }
+}
+
+/// A server that is bound to its address.
+pub struct Server {
+    app: App,
+    listener: std::net::TcpListener,
+    local_addr: SocketAddr,
+    tls: Option<RustlsConfig>,
+    doors: OpenApiRouter<App>,
+}
+
+impl Server {
+    /// Begins to put a server together.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// The address it listens on, with the port that was found when none was asked for.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    /// Where to reach it, for people on this machine.
+    pub fn url(&self) -> String {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        format!("{scheme}://{}", self.local_addr)
+    }
+
+    /// Serves until `shutdown` resolves, then stops in good order: no new connections, a goodbye on
+    /// every stream, open requests finished, all within a bounded time.
+    pub async fn run(
+        self,
+        shutdown: impl Future<Output = ()> + Send + 'static,
+    ) -> Result<(), Error> {
+        let app = self.app;
+        let parts = app.parts();
+        let (router, _) = openapi::with_spec(self.doors);
+        let router = router
+            .layer(middleware::from_fn_with_state(app.clone(), frame::frame))
+            .with_state(app.clone());
+        let service =
+            MapRequestLayer::new(frame::without_trailing_slash::<axum::body::Body>).layer(router);
+        let make =
+            axum::ServiceExt::<Request>::into_make_service_with_connect_info::<SocketAddr>(service);
+
+        let hub = tokio::spawn(parts.hub.clone().run(
+            parts.authority.clone(),
+            parts.metrics.clone(),
+            parts.closing.clone(),
+        ));
+        let handle = Handle::new();
+        let limit = parts.limits.shutdown();
+        let stopper = tokio::spawn({
+            let (handle, closing) = (handle.clone(), parts.closing.clone());
+            async move {
+                shutdown.await;
+                tracing::info!("stopping");
+                // First no new connections, then the end of what would stay open by itself.
+                handle.graceful_shutdown(Some(limit));
+                closing.cancel();
+            }
+        });
+        tracing::info!(address = %self.local_addr, tls = self.tls.is_some(), "listening");
+        let server = axum_server::from_tcp(self.listener)?.handle(handle);
+        let served = match self.tls {
+            Some(config) => {
+                let acceptor = RustlsAcceptor::new(config).acceptor(NoDelayAcceptor::new());
+                server.acceptor(acceptor).serve(make).await
+            }
+            None => server.acceptor(NoDelayAcceptor::new()).serve(make).await,
+        };
+        stopper.abort();
+        parts.closing.cancel();
+        parts.tasks.close();
+        if tokio::time::timeout(limit, parts.tasks.wait())
+            .await
+            .is_err()
+        {
+            tracing::warn!("some work did not finish in time");
+        }
+        hub.abort();
+        Ok(served?)
+    }
+}

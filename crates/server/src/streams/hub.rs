@@ -1,0 +1,235 @@
+//! One watch over the authority for the whole server: it tells each connected holder what it lost,
+//! and counts what happens.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::StreamExt as _;
+use lease::{Authority, Event, EventKind, Holder, LeaseQuery, Notice, Status};
+use leasehold_api::{Loss, stream::Down};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::metrics::Metrics;
+
+/// How many messages may wait for one holder's stream. A holder that lost more at once is told to
+/// look for itself.
+const QUEUE: usize = 256;
+/// How long to wait before the watch is opened again.
+const RETRY: Duration = Duration::from_millis(200);
+/// How many live leases are counted at start; beyond that the metric is a lower bound.
+const MAX_COUNTED: usize = 100_000;
+
+struct Entry {
+    connection: u64,
+    outlet: Outlet,
+    replaced: CancellationToken,
+}
+
+/// The way to one holder's stream.
+#[derive(Clone)]
+struct Outlet {
+    down: mpsc::Sender<Down>,
+    /// Set when a message found the queue full: the connection then says that some were missed.
+    missed: Arc<AtomicBool>,
+}
+
+#[derive(Default)]
+struct Connected {
+    last: u64,
+    by_holder: HashMap<Holder, Entry>,
+}
+
+/// The holders that are connected. Cheap to clone.
+#[derive(Clone, Default)]
+pub(crate) struct Hub {
+    // A plain mutex: held for a look-up, never over an await.
+    connected: Arc<Mutex<Connected>>,
+}
+
+/// One holder's place in the hub.
+pub(crate) struct Connection {
+    pub messages: mpsc::Receiver<Down>,
+    /// Cancelled when a newer connection of the same holder took over.
+    pub replaced: CancellationToken,
+    missed: Arc<AtomicBool>,
+    holder: Holder,
+    number: u64,
+    hub: Hub,
+}
+
+impl Hub {
+    /// Connects a holder. An earlier connection of the same holder is told to go.
+    pub fn connect(&self, holder: Holder) -> Connection {
+        let (down, messages) = mpsc::channel(QUEUE);
+        let replaced = CancellationToken::new();
+        let missed = Arc::new(AtomicBool::new(false));
+        let mut connected = self.connected();
+        connected.last += 1;
+        let number = connected.last;
+        let entry = Entry {
+            connection: number,
+            outlet: Outlet {
+                down,
+                missed: missed.clone(),
+            },
+            replaced: replaced.clone(),
+        };
+        if let Some(earlier) = connected.by_holder.insert(holder.clone(), entry) {
+            earlier.replaced.cancel();
+        }
+        Connection {
+            messages,
+            replaced,
+            missed,
+            holder,
+            number,
+            hub: self.clone(),
+        }
+    }
+
+    /// Watches until the server stops.
+    pub async fn run(
+        self,
+        authority: Arc<dyn Authority>,
+        metrics: Metrics,
+        closing: CancellationToken,
+    ) {
+        let watching = async {
+            loop {
+                if let Err(error) = self.watch(&*authority, &metrics).await {
+                    tracing::warn!(%error, "the server's watch ended");
+                }
+                self.tell_all(&Down::Missed);
+                tokio::time::sleep(RETRY).await;
+            }
+        };
+        tokio::select! {
+            () = closing.cancelled() => {}
+            () = watching => {}
+        }
+    }
+
+    async fn watch(
+        &self,
+        authority: &dyn Authority,
+        metrics: &Metrics,
+    ) -> Result<(), lease::Error> {
+        let mut watch = authority.watch(None).await?;
+        // Counted after the watch began. A change in between may be counted twice, never lost.
+        let query = LeaseQuery {
+            status: Some(Status::Active),
+            limit: MAX_COUNTED,
+            ..LeaseQuery::default()
+        };
+        metrics.set_live_leases(authority.leases(query).await?.items.len());
+        while let Some(notice) = watch.next().await {
+            match notice? {
+                Notice::Event(event) => {
+                    metrics.event(event.kind);
+                    self.tell(&event);
+                }
+                Notice::Snapshot(snapshot) => {
+                    metrics.set_live_leases(snapshot.leases.len());
+                    self.tell_all(&Down::Missed);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells a connected holder that its lease is gone.
+    fn tell(&self, event: &Event) {
+        let Some(lease) = event.lease.as_ref().filter(|_| event.kind.ends_lease()) else {
+            return;
+        };
+        let outlet = self
+            .connected()
+            .by_holder
+            .get(&lease.holder)
+            .map(|entry| entry.outlet.clone());
+        if let Some(outlet) = outlet {
+            outlet.send(Down::Lost {
+                lease_id: lease.id.to_string(),
+                kind: event.key.kind().to_owned(),
+                id: event.key.id().to_owned(),
+                token: lease.token.get(),
+                loss: Loss {
+                    reason: reason(event.kind).to_owned(),
+                    detail: event.detail.as_deref().map(str::to_owned),
+                },
+            });
+        }
+    }
+
+    fn tell_all(&self, message: &Down) {
+        let all: Vec<_> = self
+            .connected()
+            .by_holder
+            .values()
+            .map(|entry| entry.outlet.clone())
+            .collect();
+        for outlet in all {
+            outlet.send(message.clone());
+        }
+    }
+
+    fn connected(&self) -> std::sync::MutexGuard<'_, Connected> {
+        self.connected
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Outlet {
+    fn send(&self, message: Down) {
+        if let Err(mpsc::error::TrySendError::Full(_)) = self.down.try_send(message) {
+            self.missed.store(true, Ordering::Release);
+        }
+    }
+}
+
+fn reason(kind: EventKind) -> &'static str {
+    match kind {
+        EventKind::LeaseExpired => "expired",
+        EventKind::LeaseRevoked => "revoked",
+        EventKind::LeaseStolen => "stolen",
+        EventKind::LeaseReleased => "released",
+        _ => "unknown",
+    }
+}
+
+impl Connection {
+    /// Whether messages were lost since the last call because the queue was full.
+    pub fn missed(&self) -> bool {
+        self.missed.swap(false, Ordering::AcqRel)
+    }
+
+    /// Whether this is still the holder's newest connection.
+    pub fn is_newest(&self) -> bool {
+        self.hub
+            .connected()
+            .by_holder
+            .get(&self.holder)
+            .is_some_and(|entry| entry.connection == self.number)
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        let mut connected = self.hub.connected();
+        if connected
+            .by_holder
+            .get(&self.holder)
+            .is_some_and(|entry| entry.connection == self.number)
+        {
+            connected.by_holder.remove(&self.holder);
+        }
+    }
+}
