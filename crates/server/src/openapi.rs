@@ -123,9 +123,10 @@ fn document_problems(operation: &mut Operation) {
             && status.as_str() >= "400"
         {
             let content = ContentBuilder::new().schema(Some(problem.clone())).build();
-            response
-                .content
-                .insert(leasehold_api::problem::MEDIA_TYPE.to_owned(), content);
+            response.content.insert(
+                leasehold_api::problem::MEDIA_TYPE.to_owned(),
+                RefOr::T(content),
+            );
         }
     }
 }

@@ -2,12 +2,13 @@
 
 use std::{future::Future, io, net::SocketAddr, sync::Arc};
 
-use axum::{ServiceExt as _, extract::Request, middleware};
+use axum::middleware;
 use axum_server::{
     Handle,
     accept::NoDelayAcceptor,
     tls_rustls::{RustlsAcceptor, RustlsConfig},
 };
+use hyper::body::Incoming;
 use lease::{Authority, Clock};
 use tokio::net::TcpListener;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -184,10 +185,10 @@ impl Server {
         let router = router
             .layer(middleware::from_fn_with_state(app.clone(), frame::frame))
             .with_state(app.clone());
-        let service =
-            MapRequestLayer::new(frame::without_trailing_slash::<axum::body::Body>).layer(router);
-        let make =
-            axum::ServiceExt::<Request>::into_make_service_with_connect_info::<SocketAddr>(service);
+        let service = MapRequestLayer::new(frame::without_trailing_slash::<Incoming>).layer(router);
+        let make = axum::ServiceExt::<http::Request<Incoming>>::into_make_service_with_connect_info::<
+            SocketAddr,
+        >(service);
 
         let hub = tokio::spawn(parts.hub.clone().run(
             parts.authority.clone(),

@@ -83,15 +83,13 @@ async fn revoke(
         id: lease.id,
         reason: request.reason.into(),
     };
-    match ops::revoke(&app, &caller, request).await? {
-        Some(lease) => Ok(Json(Lease::from(&lease))),
-        // Over already; the same as what the former holder is told.
-        None => {
-            let lease = ops::find(&app, &caller, &id).await?;
-            if lease.status == Status::Revoked {
-                return Ok(Json(Lease::from(&lease)));
-            }
-            Err(Reject::lost(&ops::ended(lease.status)))
-        }
+    if let Some(lease) = ops::revoke(&app, &caller, request).await? {
+        return Ok(Json(Lease::from(&lease)));
     }
+    // Over already; the same as what the former holder is told.
+    let lease = ops::find(&app, &caller, &id).await?;
+    if lease.status == Status::Revoked {
+        return Ok(Json(Lease::from(&lease)));
+    }
+    Err(Reject::lost(&ops::ended(lease.status)))
 }

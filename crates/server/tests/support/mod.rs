@@ -1,0 +1,166 @@
+//! A real server on a loopback port over the in-memory store, with a clock that is moved by hand.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+pub mod guarded;
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use lease::{Authority, UnixMillis};
+use leasehold_clock::Manual;
+use leasehold_server::{Options, Server, auth::TokenSpec};
+use leasehold_store::embedded::{Embedded, Options as StoreOptions};
+use reqwest::{Method, Response, StatusCode};
+use serde_json::{Value, json};
+use tokio::{sync::oneshot, task::JoinHandle};
+
+pub const ADMIN: &str = "admin-secret";
+pub const WRITER: &str = "writer-secret";
+pub const READER: &str = "reader-secret";
+pub const TENANT_A: &str = "tenant-a-secret";
+pub const TENANT_B: &str = "tenant-b-secret";
+pub const POWERLESS: &str = "powerless-secret";
+pub const SESSIONS_ONLY: &str = "sessions-secret";
+
+pub const LONG: Duration = Duration::from_secs(10);
+
+pub struct Running {
+    pub address: SocketAddr,
+    pub url: String,
+    pub clock: Manual,
+    pub authority: Arc<dyn Authority>,
+    pub http: reqwest::Client,
+    stop: Option<oneshot::Sender<()>>,
+    task: Option<JoinHandle<Result<(), leasehold_server::Error>>>,
+}
+
+fn token(secret: &str, scopes: &[&str], tenant: Option<&str>) -> TokenSpec {
+    serde_json::from_value(json!({"token": secret, "scopes": scopes, "tenant": tenant})).unwrap()
+}
+
+pub fn options() -> Options {
+    let mut options = Options {
+        listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+        ..Options::default()
+    };
+    options.limits.shutdown_ms = 5000;
+    options.tokens = vec![
+        token(ADMIN, &["leases:admin", "v3:admin", "runners:*"], None),
+        token(WRITER, &["leases:write"], None),
+        token(READER, &["leases:read"], None),
+        token(TENANT_A, &["leases:admin"], Some("a")),
+        token(TENANT_B, &["leases:admin"], Some("b")),
+        token(POWERLESS, &[], None),
+        token(SESSIONS_ONLY, &["v3:admin"], None),
+    ];
+    options
+}
+
+pub fn clock() -> Manual {
+    Manual::new(UnixMillis::new(1_800_000_000_000))
+}
+
+pub fn memory(clock: &Manual) -> Arc<dyn Authority> {
+    Arc::new(Embedded::memory(StoreOptions::default(), Arc::new(clock.clone())).unwrap())
+}
+
+pub async fn start() -> Running {
+    start_with(options()).await
+}
+
+pub async fn start_with(options: Options) -> Running {
+    let clock = clock();
+    let authority = memory(&clock);
+    start_on(options, clock, authority).await
+}
+
+pub async fn start_on(options: Options, clock: Manual, authority: Arc<dyn Authority>) -> Running {
+    let server = Server::builder()
+        .options(options)
+        .authority(authority.clone())
+        .clock(Arc::new(clock.clone()))
+        .bind()
+        .await
+        .unwrap();
+    let address = server.local_addr();
+    let url = server.url();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let task = tokio::spawn(server.run(async {
+        let _ = stopped.await;
+    }));
+    Running {
+        address,
+        url,
+        clock,
+        authority,
+        http: reqwest::Client::builder()
+            .danger_accept_invalid_certs(true)
+            .build()
+            .unwrap(),
+        stop: Some(stop),
+        task: Some(task),
+    }
+}
+
+impl Running {
+    pub async fn send(
+        &self,
+        token: &str,
+        method: Method,
+        path: &str,
+        body: Option<Value>,
+    ) -> Response {
+        let mut request = self
+            .http
+            .request(method, format!("{}{path}", self.url))
+            .timeout(LONG);
+        if !token.is_empty() {
+            request = request.bearer_auth(token);
+        }
+        if let Some(body) = body {
+            request = request.json(&body);
+        }
+        request.send().await.unwrap()
+    }
+
+    pub async fn call(
+        &self,
+        token: &str,
+        method: &str,
+        path: &str,
+        body: Value,
+    ) -> (StatusCode, Value) {
+        let body = (!body.is_null()).then_some(body);
+        let method = method.parse().unwrap();
+        let response = self.send(token, method, path, body).await;
+        let status = response.status();
+        let text = response.text().await.unwrap();
+        let value = serde_json::from_str(&text).unwrap_or(Value::String(text));
+        (status, value)
+    }
+
+    /// One key for one holder.
+    pub async fn acquire(&self, kind: &str, id: &str, holder: &str) -> Value {
+        let body = json!({"kind": kind, "id": id, "holder": holder, "ttl_seconds": 30});
+        let (status, lease) = self
+            .call(WRITER, "POST", "/api/v1/leases/acquire/", body)
+            .await;
+        assert_eq!(status, 200, "{lease}");
+        lease
+    }
+
+    pub fn tell_to_stop(&mut self) {
+        if let Some(stop) = self.stop.take() {
+            let _ = stop.send(());
+        }
+    }
+
+    pub async fn stopped(&mut self) {
+        let task = self.task.take().unwrap();
+        tokio::time::timeout(LONG, task)
+            .await
+            .expect("the server stops in time")
+            .unwrap()
+            .unwrap();
+    }
+}
