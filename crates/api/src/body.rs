@@ -21,7 +21,8 @@ pub fn parse_value<T: DeserializeOwned>(body: &[u8]) -> Result<T, FieldError> {
     let value = serde_path_to_error::deserialize(&mut *reader).map_err(|error| {
         let path = error.path().to_string();
         let inner = error.into_inner();
-        if inner.is_data() {
+        // An enum of the wrong type counts as a mistake of syntax, yet its field is known.
+        if inner.is_data() || path != "." {
             describe(&path, &inner.to_string())
         } else {
             FieldError::new("body", format!("valid JSON: {inner}"))

@@ -1,6 +1,6 @@
 //! The server: put together, bound to its address, run until it is told to stop.
 
-use std::{future::Future, io, net::SocketAddr, sync::Arc};
+use std::{future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::middleware;
 use axum_server::{
@@ -26,6 +26,9 @@ use crate::{
     streams::Hub,
     tls,
 };
+
+/// How long the server waits for its own watch before it serves without one.
+const WATCH_FIRST: Duration = Duration::from_secs(1);
 
 /// Why a server could not be started or failed.
 #[derive(Debug, thiserror::Error)]
@@ -190,11 +193,15 @@ impl Server {
             SocketAddr,
         >(service);
 
+        let begun = CancellationToken::new();
         let hub = tokio::spawn(parts.hub.clone().run(
             parts.authority.clone(),
             parts.metrics.clone(),
             parts.closing.clone(),
+            begun.clone(),
         ));
+        // The first request should find the watch open; a store that is away must not hold the server up.
+        let _ = tokio::time::timeout(WATCH_FIRST, begun.cancelled()).await;
         let handle = Handle::new();
         let limit = parts.limits.shutdown();
         let stopper = tokio::spawn({

@@ -1,7 +1,7 @@
 //! One holder's stream: batched renewals up, losses down at once (L17), and the visible end of its
 //! process (L15).
 
-use std::io;
+use std::{io, time::Duration};
 
 use axum::{
     Error,
@@ -17,6 +17,12 @@ use tokio_tungstenite::tungstenite;
 
 use super::hub::Connection;
 use crate::{App, Reject, auth::Caller, ops};
+
+/// How long a peer has to answer a goodbye.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// Why an earlier connection of a holder is closed.
+const TAKEN_OVER: &str = "another connection of this holder took over";
 
 /// Who is at the other end.
 pub(crate) struct Peer {
@@ -83,10 +89,11 @@ async fn talk(app: &App, peer: &Peer, connection: &mut Connection, socket: &mut 
         let said = tokio::select! {
             () = app.closing().cancelled() => return goodbye(socket, "the server is stopping").await,
             () = connection.replaced.cancelled() => {
-                return goodbye(socket, "another connection of this holder took over").await;
+                return goodbye(socket, TAKEN_OVER).await;
             }
             message = connection.messages.recv() => {
-                let Some(message) = message else { return End::Unclear };
+                // The hub lets go of a connection only when a newer one took its place.
+                let Some(message) = message else { return goodbye(socket, TAKEN_OVER).await };
                 let mut said = say(socket, &message).await;
                 if said.is_ok() && connection.missed() {
                     said = say(socket, &Down::Missed).await;
@@ -176,6 +183,11 @@ async fn goodbye(socket: &mut WebSocket, reason: &str) -> End {
             reason: reason.to_owned().into(),
         })))
         .await;
+    // The peer answers with a close of its own; going before that would cut off what it still reads.
+    let _ = tokio::time::timeout(LAST_WORDS, async {
+        while let Some(Ok(_)) = socket.recv().await {}
+    })
+    .await;
     End::Orderly
 }
 

@@ -94,19 +94,21 @@ impl Hub {
         }
     }
 
-    /// Watches until the server stops.
+    /// Watches until the server stops. `begun` is cancelled once the first watch is open, or could not
+    /// be opened.
     pub async fn run(
         self,
         authority: Arc<dyn Authority>,
         metrics: Metrics,
         closing: CancellationToken,
+        begun: CancellationToken,
     ) {
         let watching = async {
             loop {
-                if let Err(error) = self.watch(&*authority, &metrics).await {
+                if let Err(error) = self.watch(&*authority, &metrics, &begun).await {
                     tracing::warn!(%error, "the server's watch ended");
                 }
-                self.tell_all(&Down::Missed);
+                begun.cancel();
                 tokio::time::sleep(RETRY).await;
             }
         };
@@ -120,8 +122,11 @@ impl Hub {
         &self,
         authority: &dyn Authority,
         metrics: &Metrics,
+        begun: &CancellationToken,
     ) -> Result<(), lease::Error> {
         let mut watch = authority.watch(None).await?;
+        // Whoever is connected already may have lost something that nobody saw.
+        self.tell_all(&Down::Missed);
         // Counted after the watch began. A change in between may be counted twice, never lost.
         let query = LeaseQuery {
             status: Some(Status::Active),
@@ -129,6 +134,7 @@ impl Hub {
             ..LeaseQuery::default()
         };
         metrics.set_live_leases(authority.leases(query).await?.items.len());
+        begun.cancel();
         while let Some(notice) = watch.next().await {
             match notice? {
                 Notice::Event(event) => {

@@ -1,6 +1,7 @@
 //! A real server on a loopback port over the in-memory store, with a clock that is moved by hand.
 
 #![allow(dead_code, reason = "each test file uses its part")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 pub mod guarded;
 
