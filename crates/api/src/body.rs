@@ -22,7 +22,7 @@ pub fn parse_value<T: DeserializeOwned>(body: &[u8]) -> Result<T, FieldError> {
         let path = error.path().to_string();
         let inner = error.into_inner();
         // An enum of the wrong type counts as a mistake of syntax, yet its field is known.
-        if inner.is_data() || path != "." {
+        if inner.is_data() || !matches!(path.as_str(), "." | "?") {
             describe(&path, &inner.to_string())
         } else {
             FieldError::new("body", format!("valid JSON: {inner}"))

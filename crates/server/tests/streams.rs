@@ -45,8 +45,8 @@ impl Events {
     async fn block(&mut self) -> Option<String> {
         loop {
             if let Some((block, rest)) = self.text.split_once("\n\n") {
-                let block = block.to_owned();
-                self.text = rest.to_owned();
+                let (block, rest) = (block.to_owned(), rest.to_owned());
+                self.text = rest;
                 return Some(block);
             }
             let chunk = tokio::time::timeout(LONG, self.response.chunk())
