@@ -167,7 +167,7 @@ async fn a_session_runs_and_leaves_nothing_behind_when_it_stops() {
     for kind in ["service", "tuner", "session"] {
         assert_eq!(world.leases(kind).await, [] as [&str; 0], "{kind}");
     }
-    let intent = session::intent_key(&stopped.idempotency_key).unwrap();
+    let intent = session::intent_key(None, &stopped.idempotency_key).unwrap();
     assert_eq!(world.authority.record(intent).await.unwrap(), None);
     until(SOON, "the output is gone", async || !folder.exists()).await;
     worker.stop().await.unwrap();

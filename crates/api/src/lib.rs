@@ -18,6 +18,7 @@ mod policy;
 pub mod problem;
 mod renew;
 mod seconds;
+pub mod sessions;
 pub mod stream;
 mod time;
 

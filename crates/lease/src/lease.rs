@@ -84,7 +84,7 @@ pub enum Status {
     Expired,
     /// Given back, or its holder is known to be gone.
     Released,
-    /// Taken away by an administrator, or by force.
+    /// Taken away by an administrator.
     Revoked,
 }
 

@@ -245,7 +245,8 @@ impl Session {
     }
 
     fn intent_key(&self) -> Key {
-        Key::new(INTENT_KIND, &self.idempotency_key).expect("a hex digest is a well-formed id")
+        intent_key(self.tenant.as_deref(), &self.idempotency_key)
+            .expect("a session was accepted under a well-formed key")
     }
 
     /// The change of a session that was read at `record`. A terminal session gives its idempotency
@@ -288,9 +289,13 @@ pub enum Put {
     Commit(Transaction),
 }
 
-/// The key of the record that maps an idempotency key to a session.
-pub fn intent_key(idempotency_key: &str) -> Result<Key, Invalid> {
-    Key::new(INTENT_KIND, idempotency_key)
+/// The key of the record that maps an idempotency key to a session. Tenants do not share sessions:
+/// what one started, another may not see.
+pub fn intent_key(tenant: Option<&str>, idempotency_key: &str) -> Result<Key, Invalid> {
+    match tenant {
+        Some(tenant) => Key::new(INTENT_KIND, &format!("{tenant}/{idempotency_key}")),
+        None => Key::new(INTENT_KIND, idempotency_key),
+    }
 }
 
 /// The session that an intent record points to.

@@ -21,6 +21,7 @@ mod tls;
 
 pub use app::App;
 pub use body::{Json, JsonBody};
+pub use doors::v3::SessionOptions;
 pub use openapi::openapi;
 pub use options::{GuardOptions, Limits, Options, TlsOptions};
 pub use problem::Reject;

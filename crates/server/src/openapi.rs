@@ -17,7 +17,11 @@ use utoipa::{
 };
 use utoipa_axum::router::OpenApiRouter;
 
-use crate::{App, doors};
+use crate::{
+    App,
+    doors::{self, v3::SessionOptions},
+    metrics::Metrics,
+};
 
 #[derive(utoipa::OpenApi)]
 #[openapi(
@@ -46,7 +50,9 @@ const WITH_INPUT: [(&str, &str); 3] = [
 
 /// The specification of every door.
 pub fn openapi() -> OpenApi {
-    let (_, api) = with_spec(doors::all());
+    let sessions = doors::v3::router(SessionOptions::default(), &Metrics::new())
+        .expect("the default settings are valid");
+    let (_, api) = with_spec(doors::all().merge(sessions));
     api
 }
 

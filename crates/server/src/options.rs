@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use serde::Deserialize;
 
-use crate::auth::TokenSpec;
+use crate::{auth::TokenSpec, doors::v3::SessionOptions};
 
 /// Settings of the server.
 #[derive(Clone, Debug, Deserialize)]
@@ -26,6 +26,8 @@ pub struct Options {
     pub trusted_proxies: Vec<String>,
     /// Limits.
     pub limits: Limits,
+    /// Sessions.
+    pub sessions: SessionOptions,
 }
 
 impl Options {
@@ -44,6 +46,7 @@ impl Default for Options {
             lan_guard: None,
             trusted_proxies: Vec::new(),
             limits: Limits::default(),
+            sessions: SessionOptions::default(),
         }
     }
 }

@@ -118,6 +118,7 @@ impl Builder {
             .as_ref()
             .map(|options| tls::config(options, data_dir))
             .transpose()?;
+        let sessions = doors::v3::router(options.sessions, &self.metrics)?;
         let tokens = Tokens::open(data_dir, &options.tokens, clock.clone())?;
         let listen = |source| Error::Listen {
             address: options.listen,
@@ -139,7 +140,9 @@ impl Builder {
             closing: CancellationToken::new(),
             tasks: TaskTracker::new(),
         });
-        let doors = doors::all().merge(self.doors.unwrap_or_default());
+        let doors = doors::all()
+            .merge(sessions)
+            .merge(self.doors.unwrap_or_default());
         Ok(Server {
             app,
             listener: listener.into_std().map_err(listen)?,

@@ -39,6 +39,7 @@ impl Class {
             "renew" | "heartbeat" | "release" | "depart" | "handoff" => Self::Keep,
             "acquire" => Self::Acquire,
             "stream" | "watch" => Self::Stream,
+            "events" if path.starts_with("/api/v3/sessions/") => Self::Stream,
             _ if presence => Self::Keep,
             _ => Self::Other,
         }

@@ -6,7 +6,7 @@ use super::{
     Effects, Engine, Idle, Options,
     slots::{Ended, Extra, Grant, NONE, State},
 };
-use crate::{Event, EventKind, Key, Lease, OnOutage, Record, Revision, Status, Token, UnixMillis};
+use crate::{Event, EventKind, Key, Lease, Record, Revision, Status, Token, UnixMillis};
 
 /// One key as a store keeps it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -187,14 +187,6 @@ impl Engine {
             let grant = slot.grant()?;
             Some(grant.to_lease(&slot.key, self.holders.get(grant.holder), Status::Active))
         })
-    }
-
-    /// The longest time a lease binds the authority after its last renewal.
-    pub fn binding_ms(lease: &Lease) -> u64 {
-        match lease.on_outage {
-            OnOutage::Hold(grace) => lease.ttl.millis() + grace.millis(),
-            OnOutage::FailClosed | OnOutage::Continue(_) => lease.ttl.millis(),
-        }
     }
 }
 

@@ -5,6 +5,7 @@ mod health;
 mod page;
 mod session;
 mod v1;
+pub mod v3;
 
 use utoipa_axum::router::OpenApiRouter;
 

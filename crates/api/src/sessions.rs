@@ -1,0 +1,140 @@
+//! Intents and sessions, `/api/v3`. Answers are snake_case; requests may also use camelCase.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::Time;
+
+/// `POST`: start or stop a stream.
+pub const INTENTS: &str = "/api/v3/intents";
+/// `GET`: all sessions, newest first.
+pub const SESSIONS: &str = "/api/v3/sessions";
+/// `GET`: one session, in every state.
+pub const ONE: &str = "/api/v3/sessions/{session_id}";
+/// `POST`: the client is still there.
+pub const HEARTBEAT: &str = "/api/v3/sessions/{session_id}/heartbeat";
+/// `GET`: the session's changes as server-sent events.
+pub const EVENTS: &str = "/api/v3/sessions/{session_id}/events";
+/// `GET`: the session's playlist and segments.
+pub const HLS: &str = "/api/v3/sessions/{session_id}/hls/{file}";
+
+/// What somebody wants. The server only writes it down; a worker does it.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct IntentRequest {
+    /// `stream.start` (when absent) or `stream.stop`.
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    pub intent: Option<String>,
+    /// What to stream: required for a start.
+    #[serde(alias = "serviceRef", skip_serializing_if = "Option::is_none")]
+    pub service_ref: Option<String>,
+    /// How to stream it, a configured profile: required for a start.
+    #[serde(alias = "profileID", skip_serializing_if = "Option::is_none")]
+    pub profile: Option<String>,
+    /// Where to start, for catch-up: milliseconds.
+    #[serde(alias = "startMs", skip_serializing_if = "Option::is_none")]
+    pub start_ms: Option<u64>,
+    /// Which session: required for a stop.
+    #[serde(alias = "sessionId", skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<String>,
+    /// Names the request in logs; made up when absent.
+    #[serde(alias = "correlationId", skip_serializing_if = "Option::is_none")]
+    pub correlation_id: Option<String>,
+    /// Further wishes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub params: Option<IntentParams>,
+    /// Ignored: the server makes the key itself.
+    #[serde(alias = "idempotencyKey", skip_serializing_if = "Option::is_none")]
+    pub idempotency_key: Option<String>,
+}
+
+/// Further wishes.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct IntentParams {
+    /// `LIVE` or `CATCHUP`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<String>,
+}
+
+/// The intent was written down.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct IntentAnswer {
+    /// The session that does it.
+    pub session_id: String,
+    /// `accepted`, or `idempotent_replay` when the same was asked for before.
+    pub status: String,
+    /// Where the session is in its life.
+    pub state: String,
+    /// Names the request in logs.
+    pub correlation_id: String,
+    /// Until when the session lives without a heartbeat.
+    pub lease_expires_at: Time,
+    /// How often to send a heartbeat, in whole seconds.
+    pub heartbeat_interval: u64,
+}
+
+/// A session, in every state.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct SessionView {
+    /// Which one.
+    pub session_id: String,
+    /// What is streamed.
+    pub service_ref: String,
+    /// How.
+    pub profile: String,
+    /// `new`, `starting`, `running`, `stopping`, `stopped`, `failed` or `ended`.
+    pub state: String,
+    /// Why, such as `R_LEASE_BUSY`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// In words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason_detail: Option<String>,
+    /// `REJECTED_BUSY` or `REJECTED_NO_TUNER`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<String>,
+    /// `LEASE_EXPIRED` on expiry.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_reason: Option<String>,
+    /// The request that started it.
+    pub correlation_id: String,
+    /// When it was accepted.
+    pub created_at: Time,
+    /// When it last changed.
+    pub updated_at: Time,
+    /// Until when it lives without a heartbeat, or lived.
+    pub lease_expires_at: Time,
+    /// How often to send a heartbeat, in whole seconds.
+    pub heartbeat_interval: u64,
+    /// The last sign of life.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_heartbeat: Option<Time>,
+    /// The tuner slot it has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tuner_slot: Option<String>,
+    /// Where to play it, once it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub playback_url: Option<String>,
+}
+
+/// A page of sessions.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct SessionList {
+    /// Newest first.
+    pub sessions: Vec<SessionView>,
+    /// Continue here; absent on the last page.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_cursor: Option<String>,
+}
+
+/// The heartbeat counted.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct SessionHeartbeat {
+    /// Which session.
+    pub session_id: String,
+    /// Until when it lives without a further one.
+    pub lease_expires_at: Time,
+    /// Always true.
+    pub acknowledged: bool,
+}

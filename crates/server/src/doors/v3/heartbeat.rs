@@ -1,0 +1,79 @@
+//! Heartbeats: the session's lease is extended, never shortened and never revived.
+
+use std::sync::Arc;
+
+use axum::{
+    Extension,
+    extract::{Path, State},
+};
+use lease::{Lease, Renew, Renewal, Renewals};
+use leasehold_api::{
+    Code,
+    sessions::{HEARTBEAT, SessionHeartbeat},
+};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{Shared, session_key, sessions};
+use crate::{
+    App, Json, Reject,
+    auth::{Auth, Caller, V3Read},
+};
+
+pub(super) fn router() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(heartbeat))
+}
+
+/// The client is still there. Twice within the interval changes nothing.
+#[utoipa::path(post, path = HEARTBEAT, tag = "sessions", security(("bearer" = ["v3:read"])),
+    params(("session_id" = String, Path)),
+    responses((status = 200, body = SessionHeartbeat), (status = 404, description = "Unknown"),
+        (status = 410, description = "The session is over")))]
+async fn heartbeat(
+    Auth(caller, _): Auth<V3Read>,
+    State(app): State<App>,
+    Extension(shared): Extension<Arc<Shared>>,
+    Path(id): Path<String>,
+) -> Result<Json<SessionHeartbeat>, Reject> {
+    let lease = beat(&app, &caller, &shared, &id).await?;
+    Ok(Json(SessionHeartbeat {
+        session_id: lease.key.id().to_owned(),
+        lease_expires_at: lease.expires_at.into(),
+        acknowledged: true,
+    }))
+}
+
+/// Extends the session's lease. A session that is over has no lease: its end and the lease's end are
+/// one step, so the lease alone tells, and the record is read only to say why not.
+pub(super) async fn beat(
+    app: &App,
+    caller: &Caller,
+    shared: &Shared,
+    id: &str,
+) -> Result<Lease, Reject> {
+    let key = session_key(id)?;
+    let live = app.authority().lease(key).await?;
+    let Some(lease) = live.filter(|lease| caller.sees(lease.labels.tenant())) else {
+        sessions::find(app, caller, id).await?;
+        return Err(over());
+    };
+    let now = app.authority().now().await?;
+    let interval = shared.options.heartbeat_interval_ms;
+    if lease
+        .renewed_at
+        .is_some_and(|last| now.since(last) < interval)
+    {
+        return Ok(lease);
+    }
+    let last = lease.renewed_at.unwrap_or(lease.acquired_at);
+    shared.counted.heartbeat(now.since(last) > 2 * interval);
+    let request = Renew {
+        holder: lease.holder.clone(),
+        leases: Renewals::These(vec![Renewal::of(&lease)]),
+    };
+    let renewed = app.authority().renew(request).await?.pop();
+    renewed.and_then(|it| it.outcome.ok()).ok_or_else(over)
+}
+
+fn over() -> Reject {
+    Reject::new(Code::SessionExpired, "the session is over; start a new one")
+}

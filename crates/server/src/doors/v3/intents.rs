@@ -1,0 +1,183 @@
+//! Intents: checked, deduplicated, written down, answered with 202.
+
+use std::sync::Arc;
+
+use axum::{
+    Extension,
+    extract::State,
+    response::{IntoResponse, Response},
+};
+use http::StatusCode;
+use lease::session::{self, Reason, Session, State as Life};
+use leasehold_api::{
+    Check, Code,
+    sessions::{INTENTS, IntentAnswer, IntentRequest},
+};
+use utoipa_axum::{router::OpenApiRouter, routes};
+use uuid::Uuid;
+
+use super::{Shared, no_session, session_key, sessions::expiry, start};
+use crate::{
+    App, Json, JsonBody, Reject,
+    auth::{Auth, Caller, V3Write},
+};
+
+pub(super) fn router() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(intent))
+}
+
+/// What is asked for, checked.
+pub(super) enum Intent {
+    Start(Start),
+    Stop { session_id: String },
+}
+
+/// A start, checked.
+#[expect(clippy::struct_field_names, reason = "start_ms is the contract's word")]
+pub(super) struct Start {
+    pub service_ref: String,
+    pub profile: String,
+    pub start_ms: Option<u64>,
+    pub correlation_id: String,
+}
+
+/// Start or stop a stream. The answer only says that it was written down: look at the session to see
+/// what became of it.
+#[utoipa::path(post, path = INTENTS, tag = "sessions", security(("bearer" = ["v3:write"])),
+    request_body = IntentRequest,
+    responses((status = 202, body = IntentAnswer), (status = 404, description = "No such session"),
+        (status = 409, description = "The service is in use (phase 1 only)")))]
+async fn intent(
+    Auth(caller, _): Auth<V3Write>,
+    State(app): State<App>,
+    Extension(shared): Extension<Arc<Shared>>,
+    body: Result<JsonBody<IntentRequest>, Reject>,
+) -> Result<Response, Reject> {
+    let phase1 = shared.options.api_leases;
+    let checked = body.and_then(|JsonBody(request)| check(request, &shared));
+    let intent = checked.inspect_err(|_| {
+        shared.counted.intent("stream.start", "invalid", phase1);
+    })?;
+    let word = match &intent {
+        Intent::Start(_) => "stream.start",
+        Intent::Stop { .. } => "stream.stop",
+    };
+    let outcome = match intent {
+        Intent::Start(start) => start::start(&app, &caller, &shared, start).await,
+        Intent::Stop { session_id } => stop(&app, &caller, &session_id).await,
+    };
+    let counted = match &outcome {
+        Ok((_, true)) => "replay",
+        Ok((_, false)) => "accepted",
+        Err(reject) => match reject.problem().known() {
+            Some(Code::LeaseBusy) => "conflict",
+            Some(Code::SessionNotFound | Code::ConfigInvalid) => "invalid",
+            _ => "store_error",
+        },
+    };
+    shared.counted.intent(word, counted, phase1);
+    let (session, replay) = outcome?;
+    let status = if replay {
+        "idempotent_replay"
+    } else {
+        "accepted"
+    };
+    let answer = IntentAnswer {
+        lease_expires_at: expiry(&app, &session).await?.into(),
+        session_id: session.session_id.to_string(),
+        status: status.to_owned(),
+        state: session.state.as_str().to_owned(),
+        correlation_id: session.correlation_id,
+        heartbeat_interval: shared.options.heartbeat_seconds(),
+    };
+    Ok((StatusCode::ACCEPTED, Json(answer)).into_response())
+}
+
+/// Everything that is wrong with a request, at once.
+fn check(request: IntentRequest, shared: &Shared) -> Result<Intent, Reject> {
+    let mut check = Check::new();
+    let correlation_id = match request.correlation_id {
+        Some(id) => {
+            check.take("correlation_id", session::check_correlation_id(&id));
+            id
+        }
+        None => Uuid::new_v4().to_string(),
+    };
+    match request.params.and_then(|params| params.mode).as_deref() {
+        None | Some("LIVE" | "CATCHUP") => {}
+        Some("RECORDING") => check.wrong(
+            "params.mode",
+            "LIVE or CATCHUP; recordings are played through the recordings flow, not through intents",
+        ),
+        Some(_) => check.wrong("params.mode", "LIVE or CATCHUP"),
+    }
+    let intent = match request.intent.as_deref().unwrap_or("stream.start") {
+        "stream.start" => {
+            let service_ref = check.required("service_ref", request.service_ref);
+            if let Some(service_ref) = &service_ref {
+                check.take("service_ref", session::check_service_ref(service_ref));
+            }
+            let profile = check.required("profile", request.profile);
+            if let Some(profile) = &profile
+                && check
+                    .take("profile", session::check_profile(profile))
+                    .is_some()
+                && !shared.options.profiles.contains(profile)
+            {
+                let known: Vec<_> = shared.options.profiles.iter().map(String::as_str).collect();
+                check.wrong("profile", format!("one of {}", known.join(", ")));
+            }
+            service_ref.zip(profile).map(|(service_ref, profile)| {
+                Intent::Start(Start {
+                    service_ref,
+                    profile,
+                    start_ms: request.start_ms.filter(|&start| start > 0),
+                    correlation_id,
+                })
+            })
+        }
+        "stream.stop" => check
+            .required("session_id", request.session_id)
+            .map(|session_id| Intent::Stop { session_id }),
+        _ => {
+            check.wrong("type", "stream.start or stream.stop");
+            None
+        }
+    };
+    check.finish(intent).map_err(Reject::invalid)
+}
+
+/// Asks a session to stop. One that nobody claimed is over at once; for the others their worker does
+/// it. Twice is fine.
+async fn stop(app: &App, caller: &Caller, id: &str) -> Result<(Session, bool), Reject> {
+    let key = session_key(id)?;
+    for _ in 0..start::ATTEMPTS {
+        let record = app
+            .authority()
+            .record(key.clone())
+            .await?
+            .ok_or_else(no_session)?;
+        let mut session = Session::from_record(&record)?;
+        if !caller.sees(session.tenant.as_deref()) {
+            return Err(no_session());
+        }
+        let next = match session.state {
+            Life::New => Life::Stopped,
+            _ => Life::Stopping,
+        };
+        let now = app.authority().now().await?;
+        if !session.become_state(next, Reason::ClientStop, now) {
+            return Ok((session, false));
+        }
+        let mut transaction = session.update(&record);
+        if next == Life::Stopped {
+            let lease = app.authority().lease(key.clone()).await?;
+            transaction.release = lease.iter().map(lease::LeaseRef::from).collect();
+        }
+        match app.authority().commit(transaction).await? {
+            lease::Committed::Done { .. } => return Ok((session, false)),
+            lease::Committed::Conflict { .. } | lease::Committed::Refused(_) => {}
+        }
+    }
+    Err(start::too_busy())
+}

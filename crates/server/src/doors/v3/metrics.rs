@@ -1,0 +1,69 @@
+//! What the session doors count, under the contract's exact names.
+
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family},
+    registry::Registry,
+};
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct Intent {
+    r#type: &'static str,
+    outcome: &'static str,
+    mode: &'static str,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct Type {
+    r#type: &'static str,
+}
+
+/// The counters.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Counted {
+    intents: Family<Intent, Counter>,
+    replays: Family<Type, Counter>,
+    heartbeats: Counter,
+    late: Counter,
+}
+
+impl Counted {
+    pub fn register(&self, registry: &mut Registry) {
+        registry.register("v3_intents", "Intents by outcome", self.intents.clone());
+        registry.register(
+            "v3_idempotent_replay",
+            "Intents that were asked for before",
+            self.replays.clone(),
+        );
+        registry.register(
+            "xg2g_sessions_heartbeat",
+            "Heartbeats that counted",
+            self.heartbeats.clone(),
+        );
+        registry.register(
+            "xg2g_sessions_heartbeat_late",
+            "Heartbeats that came more than two intervals after the last one",
+            self.late.clone(),
+        );
+    }
+
+    pub fn intent(&self, intent: &'static str, outcome: &'static str, api_leases: bool) {
+        let mode = if api_leases { "phase1" } else { "phase2" };
+        let labels = Intent {
+            r#type: intent,
+            outcome,
+            mode,
+        };
+        self.intents.get_or_create(&labels).inc();
+        if outcome == "replay" {
+            self.replays.get_or_create(&Type { r#type: intent }).inc();
+        }
+    }
+
+    pub fn heartbeat(&self, late: bool) {
+        self.heartbeats.inc();
+        if late {
+            self.late.inc();
+        }
+    }
+}
