@@ -44,6 +44,8 @@ pub struct Options {
     /// How much earlier than the authority the holder stops; a tenth of the ttl when `None`, and
     /// never more than half of it (L10).
     pub margin_ms: Option<u64>,
+    /// How often a lease is renewed; a third of its ttl when `None`, and never less often than that.
+    pub renew_every_ms: Option<u64>,
     /// How long one call may take before it counts as unanswered. A renewal gets less when its
     /// deadline is near, and more after each one that took too long.
     pub call_limit_ms: u64,
@@ -68,6 +70,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             margin_ms: None,
+            renew_every_ms: None,
             call_limit_ms: 1_000,
             release_limit_ms: 10_000,
             stop_limit_ms: 5_000,
@@ -83,6 +86,7 @@ impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Options")
             .field("margin_ms", &self.margin_ms)
+            .field("renew_every_ms", &self.renew_every_ms)
             .field("call_limit_ms", &self.call_limit_ms)
             .field("release_limit_ms", &self.release_limit_ms)
             .field("stop_limit_ms", &self.stop_limit_ms)
