@@ -69,7 +69,7 @@ impl Postgres {
                 check::sentence(*danger)
             );
         }
-        let deciding = Database::new(&options, &tls, options.connections.min(DECIDING).max(2))?;
+        let deciding = Database::new(&options, &tls, options.connections.clamp(2, DECIDING))?;
         let reader = Reader {
             database: Database::new(&options, &tls, options.connections)?,
         };

@@ -52,11 +52,10 @@ impl Conditions {
     }
 
     fn parameters(&self) -> Vec<&(dyn ToSql + Sync)> {
-        let plain = |parameter| {
-            let parameter: &Box<dyn ToSql + Sync + Send> = parameter;
-            &**parameter as &(dyn ToSql + Sync)
-        };
-        self.parameters.iter().map(plain).collect()
+        self.parameters
+            .iter()
+            .map(|parameter| &**parameter as &(dyn ToSql + Sync))
+            .collect()
     }
 }
 

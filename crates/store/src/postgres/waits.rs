@@ -143,12 +143,12 @@ impl Waits {
         }
         self.doubt = false;
         for ticket in there {
-            if !self.waiting.contains_key(&ticket) {
+            self.waiting.entry(ticket).or_insert_with(|| {
                 // Its caller was told that nobody knows; now nobody waits for it.
                 let (reply, _) = tokio::sync::oneshot::channel();
                 let deadline = Instant::now();
-                self.waiting.insert(ticket, Wait { reply, deadline });
-            }
+                Wait { reply, deadline }
+            });
         }
         Ok(())
     }

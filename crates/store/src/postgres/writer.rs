@@ -236,7 +236,7 @@ impl Actor {
                 for item in items {
                     match self.apply(&[&item.command], item.may_wait).await {
                         Ok(rows) => self.answer(&rows, 0, vec![item]),
-                        Err(error) => self.fail(&error, vec![item]),
+                        Err(error) => fail(&error, [item]),
                     }
                 }
             }
@@ -246,7 +246,7 @@ impl Actor {
                     self.chores = chores;
                     self.chores.retain(|chore| !chore.starts_with(r#"{"wake""#));
                 }
-                self.fail(&error, items);
+                fail(&error, items);
             }
         }
     }
@@ -262,12 +262,6 @@ impl Actor {
             self.waits.keep_doubt();
         }
         answer
-    }
-
-    fn fail(&mut self, error: &Error, items: Vec<Item>) {
-        for item in items {
-            let _ = item.reply.send(Err(error.clone()));
-        }
     }
 
     /// Passes the outcomes on. `skip` is how many of the first ones are the writer's own.
@@ -292,7 +286,7 @@ impl Actor {
                 self.reply(item, decided);
             }
         }
-        self.fail(&row::damaged("too few outcomes"), items.collect());
+        fail(&row::damaged("too few outcomes"), items);
         self.feed.reached(revision);
     }
 
@@ -311,4 +305,10 @@ impl Actor {
 
 fn read(row: &Row) -> Result<(i32, u64, String), Error> {
     Ok((row::get(row, 0)?, row::count(row, 1)?, row::get(row, 2)?))
+}
+
+fn fail(error: &Error, items: impl IntoIterator<Item = Item>) {
+    for item in items {
+        let _ = item.reply.send(Err(error.clone()));
+    }
 }
