@@ -56,10 +56,11 @@ BEGIN
     END LOOP;
 END $$;
 
--- Expires what lapsed, at most `most` leases (L12). Says how many, and when to look next.
+-- Expires what lapsed, at most `most` leases (L12): what lapsed first expires first, and at the same
+-- moment in the order of keys, as in the kernel. Says how many, and when to look next.
 CREATE FUNCTION lh_tick(most integer, n bigint) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
-    l leases;
+    k text;
     w lease_waiters;
     rev bigint := current_setting('leasehold.revision')::bigint;
     expired bigint := 0;
@@ -76,7 +77,7 @@ BEGIN
         WITH due AS (
             SELECT lease_id FROM leases
             WHERE status = 'active' AND timer_ms <= n AND expires_ms + withheld_ms <= n
-            ORDER BY timer_ms, lease_id LIMIT most FOR UPDATE
+            ORDER BY timer_ms LIMIT most FOR UPDATE
         ), ended AS (
             UPDATE leases gone SET status = 'expired', ended_ms = n, loss = 'expired'
             FROM due WHERE gone.lease_id = due.lease_id RETURNING gone.*
@@ -88,18 +89,20 @@ BEGIN
         ), told AS (
             INSERT INTO lease_events (revision, lease_id, event_type, at_ms, key, token, runner_id,
                 incarnation, expires_ms, labels)
-            SELECT rev + row_number() OVER (ORDER BY timer_ms, lease_id), lease_id, 'lease_expired', n,
+            SELECT rev + row_number() OVER (ORDER BY expires_ms + withheld_ms, key), lease_id, 'lease_expired', n,
                 key, token, runner_id, incarnation, expires_ms, labels FROM ended
         )
         SELECT count(*) INTO expired FROM ended;
         PERFORM set_config('leasehold.revision', (rev + expired)::text, true);
     ELSE
-        FOR l IN
-            SELECT * FROM leases
-            WHERE status = 'active' AND timer_ms <= n AND expires_ms + withheld_ms <= n
-            ORDER BY timer_ms, lease_id LIMIT most FOR UPDATE
+        FOR k IN
+            SELECT key FROM (
+                SELECT key, expires_ms + withheld_ms AS lapsed FROM leases
+                WHERE status = 'active' AND timer_ms <= n AND expires_ms + withheld_ms <= n
+                ORDER BY timer_ms LIMIT most
+            ) due ORDER BY lapsed, key
         LOOP
-            PERFORM lh_expire(l, n);
+            PERFORM lh_settle(k, n);
             expired := expired + 1;
         END LOOP;
         PERFORM lh_wake(NULL, n);
