@@ -19,7 +19,7 @@ use leasehold_store::postgres::{Options, Postgres};
 use leasehold_testkit::{Postgres as Server, Proxy, wait};
 use tokio::task::JoinSet;
 
-const KEYS: usize = 5;
+const KEYS: u64 = 5;
 const WORKERS: usize = 12;
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -53,9 +53,7 @@ async fn work(number: usize, replica: Replica, seen: Arc<Seen>) {
     let mut round = 0_u64;
     while !seen.over.load(Ordering::Relaxed) {
         round += 1;
-        let holder = Holder::new(&format!("worker-{number}"), &round.to_string()).unwrap();
-        let key = Key::new("camera", &format!("k{}", (number + round as usize) % KEYS)).unwrap();
-        let mut request = Acquire::one(key, holder, Ttl::from_millis(1_000).unwrap());
+        let mut request = asking(number, round);
         request.wait_ms = if round.is_multiple_of(3) { 300 } else { 0 };
         if let Err(error) = one_round(&current(&replica), request, &seen).await {
             assert!(
@@ -66,6 +64,17 @@ async fn work(number: usize, replica: Replica, seen: Arc<Seen>) {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
+}
+
+fn asking(number: usize, round: u64) -> Acquire {
+    let holder = Holder::new(&format!("worker-{number}"), &round.to_string());
+    let key = Key::new("camera", &format!("k{}", (number as u64 + round) % KEYS));
+    let ttl = Ttl::from_millis(1_000);
+    Acquire::one(
+        key.expect("a well-formed key"),
+        holder.expect("a well-formed holder"),
+        ttl.expect("in range"),
+    )
 }
 
 async fn one_round(store: &Postgres, request: Acquire, seen: &Seen) -> Result<(), Error> {
