@@ -106,7 +106,7 @@ impl Reader {
         if query.status.is_none_or(|status| status == Status::Pending) {
             found.extend(self.pending(query).await?);
         }
-        found.sort_by(|a, b| a.key.cmp(&b.key).then(a.acquired_at.cmp(&b.acquired_at)));
+        found.sort_by(|a, b| (&a.key, a.acquired_at, a.id).cmp(&(&b.key, b.acquired_at, b.id)));
         let mut end = query.limit.min(found.len());
         while end > 0 && end < found.len() && found[end].key == found[end - 1].key {
             end += 1;

@@ -222,6 +222,8 @@ END $$;
 CREATE FUNCTION lh_give_up(w lease_waiters, n bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     keys jsonb := lh_keys(w.request);
+    -- A slot of a pool is not free for the one that has it (L5).
+    standing text[] := CASE WHEN w.request -> 'want' ? 'any' THEN '{held,own}' ELSE '{held}' END;
     answered text;
     l leases;
 BEGIN
@@ -229,7 +231,7 @@ BEGIN
     DELETE FROM lease_waiter_keys WHERE ticket = w.ticket;
     FOR i IN 0 .. jsonb_array_length(keys) - 1 LOOP
         l := lh_find(keys ->> i, n);
-        IF lh_footing(l, w.runner_id, w.incarnation, n) = 'held' THEN
+        IF lh_footing(l, w.runner_id, w.incarnation, n) = ANY (standing) THEN
             answered := lh_refuse_held(l, n);
             EXIT;
         END IF;
