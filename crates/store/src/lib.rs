@@ -6,6 +6,7 @@
 pub mod conformance;
 pub mod embedded;
 mod open;
+pub mod postgres;
 pub mod redis;
 
 pub use open::{OpenError, Options, Store, StoreUrl, UrlError, open};

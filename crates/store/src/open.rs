@@ -6,6 +6,7 @@ use lease::{Authority, Clock};
 
 use crate::{
     embedded::{self, Embedded},
+    postgres::{self, Postgres},
     redis::{self, Redis},
 };
 
@@ -16,6 +17,8 @@ pub enum StoreUrl {
     Memory,
     /// `embedded:DIR`: in this folder.
     Embedded(PathBuf),
+    /// `postgres://…`: in this database.
+    Postgres(Box<postgres::Options>),
     /// `redis://…`, `rediss://…`, `redis-cluster://…` or `redis+sentinel://…`, as
     /// [`redis::Options::parse`] reads it.
     Redis(String),
@@ -39,10 +42,13 @@ pub enum UrlError {
     /// An address of Redis that cannot be read.
     #[error(transparent)]
     Redis(#[from] lease::Invalid),
+    /// `postgres:` with something wrong behind it.
+    #[error(transparent)]
+    Postgres(#[from] postgres::UrlError),
 }
 
 /// The forms that are understood.
-const ACCEPTED: &str = "memory:, embedded:DIR, redis://HOST, rediss://HOST, redis-cluster://HOST,… or redis+sentinel://HOST,…/SERVICE";
+const ACCEPTED: &str = "memory:, embedded:DIR, postgres://USER@HOST/DATABASE, redis://HOST, rediss://HOST, redis-cluster://HOST,… or redis+sentinel://HOST,…/SERVICE";
 
 /// The longest scheme that an error repeats: what is longer was not meant as one.
 const SCHEME_BYTES: usize = 16;
@@ -57,6 +63,7 @@ impl FromStr for StoreUrl {
             "memory" => Err(UrlError::Trailing),
             "embedded" if rest.is_empty() => Err(UrlError::NoFolder),
             "embedded" => Ok(Self::Embedded(rest.into())),
+            "postgres" | "postgresql" => Ok(Self::Postgres(Box::new(text.parse()?))),
             "redis" | "rediss" | "redis-cluster" | "redis+sentinel" => {
                 redis::Options::parse(text)?;
                 Ok(Self::Redis(text.to_owned()))
@@ -77,6 +84,7 @@ impl fmt::Display for StoreUrl {
         match self {
             Self::Memory => f.write_str("memory:"),
             Self::Embedded(dir) => write!(f, "embedded:{}", dir.display()),
+            Self::Postgres(options) => f.write_str(&options.describe()),
             Self::Redis(url) => f.write_str(&without_login(url)),
         }
     }
@@ -178,6 +186,11 @@ pub async fn open(
         }
         StoreUrl::Redis(url) => Ok(Store {
             authority: Arc::new(Redis::open_url(url).await?),
+            embedded: None,
+        }),
+        // Goes by the database's clock.
+        StoreUrl::Postgres(options) => Ok(Store {
+            authority: Arc::new(Postgres::open((**options).clone()).await?),
             embedded: None,
         }),
     }

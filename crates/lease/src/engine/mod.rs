@@ -251,11 +251,22 @@ impl Engine {
     }
 
     fn tick(&mut self, effects: &mut Effects) {
-        for _ in 0..EXPIRIES_PER_TICK {
-            let Some(slot) = self.timers.pop_lapsed(&self.slots, self.now) else {
-                break;
-            };
-            self.expire(slot, effects);
+        let mut lapsed = Vec::new();
+        while lapsed.len() < EXPIRIES_PER_TICK
+            && let Some(slot) = self.timers.pop_lapsed(&self.slots, self.now)
+        {
+            lapsed.push(slot);
+        }
+        // What lapsed first expires first, and at the same moment in the order of keys: an order
+        // that every store can keep.
+        let slots = &self.slots;
+        lapsed.sort_unstable_by(|&a, &b| {
+            let (a, b) = (slots.get(a), slots.get(b));
+            let lapse = |slot: &slots::Slot| slot.grant().map(slots::Grant::lapses_at);
+            lapse(a).cmp(&lapse(b)).then_with(|| a.key.cmp(&b.key))
+        });
+        for slot in lapsed {
+            self.settle(slot, effects);
         }
         while let Some(ticket) = self.waiters.overdue(self.now) {
             self.give_up(ticket, effects);

@@ -1,0 +1,176 @@
+//! The duties: expiring punctually (L12) and forgetting. Whichever replica holds the lease
+//! `duty:expiry` does them, so the store's own background work is owned like everything else. Two
+//! replicas doing it at once would do no harm, since the database decides; it would only be waste.
+
+use std::{sync::Arc, time::Duration};
+
+use lease::{Acquire, Acquired, Cause, Error, Holder, Key, Lease, LeaseRef, Refusal, Ttl};
+use serde::{Deserialize, Serialize};
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{Options, writer::Writer};
+
+/// How long the duty stays with a replica that fell silent.
+const TTL_MS: u64 = 5_000;
+/// How often the holder asks for it again, which also keeps it.
+const KEEP_INTERVAL: Duration = Duration::from_millis(TTL_MS / 3);
+/// How many leases one statement expires: it holds the clock's row all that time.
+const EXPIRIES: u32 = 2_000;
+/// How often old things are forgotten, and how many in one statement.
+const FORGET_INTERVAL: Duration = Duration::from_secs(10);
+const FORGOTTEN: u32 = 1_000;
+/// The pause after a failure.
+const PAUSE: Duration = Duration::from_millis(200);
+/// How long giving the duty back may take when the store is closed.
+const GOODBYE: Duration = Duration::from_secs(1);
+
+pub(super) struct Duty {
+    writer: Writer,
+    request: Acquire,
+    timer: Arc<Notify>,
+    forget: Forget,
+    next_forget: Instant,
+}
+
+#[derive(Serialize)]
+struct Forget {
+    most: u32,
+    history_ms: u64,
+    history_events: u64,
+    idle_ms: u64,
+    from: String,
+}
+
+#[derive(Deserialize)]
+struct Ticked {
+    expired: u32,
+    next: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct Forgot {
+    events: u32,
+    leases: u32,
+    from: String,
+}
+
+impl Duty {
+    pub fn new(
+        writer: Writer,
+        options: &Options,
+        replica: &str,
+        timer: Arc<Notify>,
+    ) -> Result<Self, Error> {
+        let holder = Holder::new("leasehold", replica)?;
+        let request = Acquire::one(
+            Key::new("duty", "expiry")?,
+            holder,
+            Ttl::from_millis(TTL_MS)?,
+        );
+        Ok(Self {
+            writer,
+            request,
+            timer,
+            forget: Forget {
+                most: FORGOTTEN,
+                history_ms: options.history_ms,
+                history_events: options.history_events,
+                idle_ms: options.idle_ms,
+                from: String::new(),
+            },
+            next_forget: Instant::now(),
+        })
+    }
+
+    /// Works until the store is closed, then gives the duty back.
+    pub async fn run(mut self, closed: CancellationToken) {
+        let mut held = None;
+        closed.run_until_cancelled(self.work(&mut held)).await;
+        if let Some(lease) = held {
+            let lease = LeaseRef::from(&lease);
+            let goodbye = self.writer.decide("release", &lease, 1, false);
+            let _ = timeout(GOODBYE, goodbye).await;
+        }
+    }
+
+    async fn work(&mut self, held: &mut Option<Lease>) {
+        loop {
+            match self.ask().await {
+                Ok(Ok(lease)) => {
+                    *held = Some(lease);
+                    let keep_until = Instant::now() + KEEP_INTERVAL;
+                    while Instant::now() < keep_until {
+                        if let Err(error) = self.serve(keep_until).await {
+                            tracing::debug!(%error, "the expiry duty cannot be done");
+                            sleep(PAUSE).await;
+                        }
+                    }
+                }
+                Ok(Err(left)) => {
+                    *held = None;
+                    sleep(left).await;
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "the expiry duty cannot be asked for");
+                    sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// The duty, or how long to wait before asking again.
+    async fn ask(&self) -> Result<Result<Lease, Duration>, Error> {
+        let decided = self
+            .writer
+            .decide("acquire", &self.request, 1, false)
+            .await?;
+        Ok(match decided.outcome()? {
+            Acquired::Granted { mut leases, .. } => leases.pop().ok_or(PAUSE),
+            Acquired::Refused(Refusal {
+                cause: Cause::Held { left_ms, .. },
+                ..
+            }) => Err(Duration::from_millis(left_ms.clamp(50, TTL_MS))),
+            Acquired::Refused(_) => Err(PAUSE),
+        })
+    }
+
+    /// Expires what lapsed, then sleeps until the next lapse, an earlier one, or `until`.
+    async fn serve(&mut self, until: Instant) -> Result<(), Error> {
+        let decided = self.writer.decide("tick", &EXPIRIES, 1, false).await?;
+        let ticked: Ticked = decided.outcome()?;
+        if ticked.expired >= EXPIRIES {
+            return Ok(());
+        }
+        if Instant::now() >= self.next_forget {
+            self.forget().await?;
+        }
+        let left = ticked
+            .next
+            .map(|next| Duration::from_millis(next.saturating_sub(decided.at.get())));
+        let wake = left.map_or(until, |left| (Instant::now() + left).min(until));
+        tokio::select! {
+            () = tokio::time::sleep_until(wake) => {}
+            () = self.timer.notified() => {}
+        }
+        Ok(())
+    }
+
+    /// Forgets a part of what is too old.
+    async fn forget(&mut self) -> Result<(), Error> {
+        let decided = self.writer.decide("forget", &self.forget, 1, false).await?;
+        let forgot: Forgot = decided.outcome()?;
+        let more = forgot.events >= FORGOTTEN || forgot.leases >= FORGOTTEN;
+        // A part of the fences at a time, from the first again when the last was seen.
+        let more = more || !forgot.from.is_empty();
+        self.forget.from = forgot.from;
+        self.next_forget = Instant::now();
+        if !more {
+            self.next_forget += FORGET_INTERVAL;
+        }
+        Ok(())
+    }
+}
