@@ -40,21 +40,23 @@ pub struct Member {
 }
 
 impl Member {
-    /// The instance behind a presence lease. A foreign program's presence has no labels: it counts
-    /// like any other instance.
-    pub fn of(presence: &Lease) -> Self {
-        Self::from_labels(presence.key.id(), &presence.labels)
+    /// The instance behind a presence lease, if it is one that polls. Other holders announce
+    /// themselves in the same way, without a weight; a foreign program's presence has no labels at
+    /// all and no token, and counts like any other instance.
+    pub fn of(presence: &Lease) -> Option<Self> {
+        Self::from_labels(presence.key.id(), presence.token, &presence.labels)
     }
 
-    /// The instance with that id, whose presence carries these labels.
-    pub fn from_labels(id: &str, labels: &Labels) -> Self {
+    /// The instance with that id, whose presence carries this token and these labels.
+    pub fn from_labels(id: &str, token: Token, labels: &Labels) -> Option<Self> {
         let number = |label| labels.get(label)?.parse::<u32>().ok();
-        Self {
+        let weight = number(WEIGHT).or((token == Token::ZERO).then_some(1))?;
+        Some(Self {
             id: id.to_owned(),
             name: labels.get(NAME).map(str::to_owned),
-            weight: number(WEIGHT).unwrap_or(1),
+            weight,
             capacity: number(CAPACITY),
-        }
+        })
     }
 
     /// The labels that presence carries, so that others read the same.
@@ -185,7 +187,10 @@ impl FleetView {
         leases: &[Lease],
         targets: &[TargetState],
     ) -> Self {
-        let members: Vec<Member> = presence.iter().map(Member::of).collect();
+        let (members, presence): (Vec<Member>, Vec<&Lease>) = presence
+            .iter()
+            .filter_map(|lease| Some((Member::of(lease)?, lease)))
+            .unzip();
         let active = targets.iter().filter(|target| !target.is_paused);
         let split = split(&members, active.map(|target| target.id.as_str()));
         let owners: BTreeMap<&str, &Lease> =
@@ -239,9 +244,7 @@ impl FleetView {
 fn state(now: UnixMillis, lease: Option<&Lease>, is_paused: bool) -> Ownership {
     match lease {
         // Renewed every third of the ttl: with less than half left, at least one is missing.
-        Some(lease) if lease.expires_at.since(now) < lease.ttl.millis() / 2 => {
-            Ownership::Uncertain
-        }
+        Some(lease) if lease.expires_at.since(now) < lease.ttl.millis() / 2 => Ownership::Uncertain,
         Some(_) => Ownership::Owned,
         None if is_paused => Ownership::Paused,
         None => Ownership::Unowned,
@@ -280,9 +283,7 @@ mod tests {
             &mut engine::Effects::default(),
         );
         match outcome {
-            Ok(engine::Outcome::Acquired(Acquired::Granted { mut leases, .. })) => {
-                leases.remove(0)
-            }
+            Ok(engine::Outcome::Acquired(Acquired::Granted { mut leases, .. })) => leases.remove(0),
             other => panic!("{other:?}"),
         }
     }
@@ -307,7 +308,14 @@ mod tests {
         let mut engine = Engine::new(engine::Options::default());
         let presence = [
             lease(&mut engine, "node:one", "one", &[(WEIGHT, "2")]),
-            lease(&mut engine, "node:two", "two", &[(CAPACITY, "0")]),
+            lease(
+                &mut engine,
+                "node:two",
+                "two",
+                &[(WEIGHT, "1"), (CAPACITY, "0")],
+            ),
+            // Announced for another purpose: not one that polls.
+            lease(&mut engine, "node:worker", "worker", &[]),
         ];
         let leases = [
             lease(&mut engine, "poll:a", "one", &[]),
@@ -324,11 +332,18 @@ mod tests {
         assert_eq!(view.nodes[0].targets[0].id, "a");
         assert_eq!(view.nodes[0].targets[0].state, Ownership::Uncertain);
         assert!(view.nodes[1].targets.is_empty());
+        assert_eq!(view.nodes.len(), 2);
         assert_eq!(view.foreign[0].owner.as_deref(), Some("by-hand"));
         let unowned: Vec<_> = view
             .unowned
             .iter()
-            .map(|target| (target.id.as_str(), target.state, target.preferred.as_deref()))
+            .map(|target| {
+                (
+                    target.id.as_str(),
+                    target.state,
+                    target.preferred.as_deref(),
+                )
+            })
             .collect();
         assert_eq!(
             unowned,

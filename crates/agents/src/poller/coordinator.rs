@@ -272,7 +272,10 @@ impl Coordinator {
             };
             LeaseInfo {
                 target: target.to_owned(),
-                owner: owned.guard.is_owned().then(|| lease.holder.name.to_string()),
+                owner: owned
+                    .guard
+                    .is_owned()
+                    .then(|| lease.holder.name.to_string()),
                 state,
                 acquired_at: Some(lease.acquired_at),
                 last_renewed_at: lease.renewed_at,
@@ -497,6 +500,16 @@ impl Shared {
         });
     }
 
+    /// Tells the log about renewals, at the pace of discovery.
+    pub fn log_renewals(&self) {
+        if !tracing::enabled!(tracing::Level::DEBUG) {
+            return;
+        }
+        for (target, token) in self.table.newly_renewed() {
+            tracing::debug!(instance = %self.id, target, event = "renewed", reason = "in time", %token, "renewed");
+        }
+    }
+
     /// An ownership is over, for a reason of the store or of the clock.
     fn over(&self, target: &str, token: Token, lost: &Lost) {
         // Dropping the guard gives back what may still live at the authority.
@@ -510,7 +523,11 @@ impl Shared {
             Lost::Released => {
                 tracing::info!(instance = %self.id, target, event = "released", reason = %lost, %token, "released");
             }
-            Lost::Deadline | Lost::Expired | Lost::Stolen | Lost::Unknown | Lost::Revoked { .. } => {
+            Lost::Deadline
+            | Lost::Expired
+            | Lost::Stolen
+            | Lost::Unknown
+            | Lost::Revoked { .. } => {
                 tracing::warn!(instance = %self.id, target, event = "expired", reason = %lost, %token, "lost");
             }
         }

@@ -91,7 +91,10 @@ async fn explain(shared: &Shared, gone: &[(String, Seen)]) -> Result<(), Error> 
     let mut mirror = shared.mirror();
     for ((target, seen, _), verdict) in ours.into_iter().zip(verdicts) {
         // An event may have told of a newer lease meanwhile.
-        if mirror.lease(target).is_none_or(|now| now.token != seen.token) {
+        if mirror
+            .lease(target)
+            .is_none_or(|now| now.token != seen.token)
+        {
             continue;
         }
         let by_hand = seen.token == lease::Token::ZERO;

@@ -60,7 +60,10 @@ async fn try_to_give(shared: &Shared, target: &str, successor: Holder) -> Given 
         shared.table.idle(Some(target)).await;
         Ok(())
     };
-    if limited(&*shared.clock, options.drain_ms, idle).await.is_err() {
+    if limited(&*shared.clock, options.drain_ms, idle)
+        .await
+        .is_err()
+    {
         cancel(shared, lease.key, shared.holder.clone()).await;
         return Given::Kept;
     }
@@ -94,7 +97,8 @@ async fn until_prepared(shared: &Shared, offer: HandoffStep) -> Option<bool> {
             Ok(HandoffState::Open(open)) if open.stage == HandoffStage::Prepared => {
                 return Some(true);
             }
-            Ok(HandoffState::Open(_)) | Err(lease::Error::Unknown(_) | lease::Error::Unavailable(_)) => {}
+            Ok(HandoffState::Open(_))
+            | Err(lease::Error::Unknown(_) | lease::Error::Unavailable(_)) => {}
             Ok(HandoffState::Moved(_) | HandoffState::Void | HandoffState::Lost(_)) | Err(_) => {
                 return Some(false);
             }
@@ -123,7 +127,9 @@ pub(super) async fn take(shared: &Arc<Shared>, target: &str) {
     };
     let welcome = {
         let mirror = shared.mirror();
-        mirror.target(target).is_some_and(|target| !target.is_paused)
+        mirror
+            .target(target)
+            .is_some_and(|target| !target.is_paused)
     };
     if !welcome || shared.table.is_stopping() {
         cancel(shared, key, shared.holder.clone()).await;

@@ -29,7 +29,13 @@ impl InstanceId {
         // What is not plain in a hostname would not be plain in a Redis key or a metric either.
         let mut host: String = hostname
             .chars()
-            .map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' })
+            .map(|c| {
+                if c.is_ascii_alphanumeric() || c == '.' {
+                    c
+                } else {
+                    '-'
+                }
+            })
             .take(HOSTNAME_BYTES)
             .collect();
         if host.is_empty() {

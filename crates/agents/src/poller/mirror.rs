@@ -78,7 +78,7 @@ impl Mirror {
     pub fn set_nodes(&mut self, now: BootMillis, leases: &[Lease]) {
         let nodes: BTreeMap<String, Present> = leases
             .iter()
-            .map(|lease| (lease.key.id().to_owned(), Present::of(lease)))
+            .filter_map(|lease| Some((lease.key.id().to_owned(), Present::of(lease)?)))
             .collect();
         let same = nodes.len() == self.nodes.len()
             && nodes
@@ -169,13 +169,19 @@ impl Mirror {
     /// This instance is done with a target that it had under `token`.
     pub fn finished(&mut self, now: BootMillis, target: &str, token: Token) {
         self.done_with.insert(target.to_owned(), token);
-        if self.leases.get(target).is_some_and(|seen| seen.token <= token) {
+        if self
+            .leases
+            .get(target)
+            .is_some_and(|seen| seen.token <= token)
+        {
             self.forget_lease(now, target, End::HandedOver);
         }
     }
 
     fn is_done_with(&self, target: &str, token: Token) -> bool {
-        self.done_with.get(target).is_some_and(|done| token <= *done)
+        self.done_with
+            .get(target)
+            .is_some_and(|done| token <= *done)
     }
 
     /// This instance does not ask for the target by itself before then.
@@ -224,13 +230,15 @@ impl Mirror {
         match (event.key.kind(), event.kind) {
             (NODE, EventKind::LeaseAcquired) => {
                 self.leaving.remove(id);
-                let present = Present {
-                    member: Member::from_labels(id, &lease.labels),
-                    holder: lease.holder.clone(),
-                    token: lease.token,
-                };
-                self.nodes.insert(id.to_owned(), present);
-                self.moved(now);
+                if let Some(member) = Member::from_labels(id, lease.token, &lease.labels) {
+                    let present = Present {
+                        member,
+                        holder: lease.holder.clone(),
+                        token: lease.token,
+                    };
+                    self.nodes.insert(id.to_owned(), present);
+                    self.moved(now);
+                }
             }
             (NODE, kind) if kind.ends_lease() => {
                 let newer = |present: &Present| present.token > lease.token;
@@ -380,12 +388,12 @@ fn whose<'t>(
 }
 
 impl Present {
-    fn of(lease: &Lease) -> Self {
-        Self {
-            member: Member::of(lease),
+    fn of(lease: &Lease) -> Option<Self> {
+        Some(Self {
+            member: Member::of(lease)?,
             holder: lease.holder.clone(),
             token: lease.token,
-        }
+        })
     }
 }
 

@@ -16,6 +16,7 @@ mod instance;
 mod mirror;
 mod options;
 mod plan;
+pub mod program;
 mod reconciler;
 mod table;
 mod target;

@@ -93,7 +93,10 @@ impl Options {
         ];
         for (field, interval_ms, ttl_ms) in renewals {
             if interval_ms == 0 || interval_ms > ttl_ms / 3 {
-                return Err(Invalid::new(field, "more than 0, at most a third of the ttl"));
+                return Err(Invalid::new(
+                    field,
+                    "more than 0, at most a third of the ttl",
+                ));
             }
         }
         let waits = [
@@ -141,6 +144,9 @@ mod tests {
             presence_ms: 0,
             ..Options::default()
         };
-        assert_eq!(absent.check().map_err(|wrong| wrong.field), Err("presence_ms"));
+        assert_eq!(
+            absent.check().map_err(|wrong| wrong.field),
+            Err("presence_ms")
+        );
     }
 }

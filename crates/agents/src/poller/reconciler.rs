@@ -69,9 +69,7 @@ async fn listen(shared: Arc<Shared>, events: mpsc::Sender<Feed>) {
                 pause_ms = RETRY_MS.0;
                 while let Some(Ok(notice)) = changes.next().await {
                     let feed = match notice {
-                        Notice::Event(event) if concerns_us(&event) => {
-                            Feed::Event(Box::new(event))
-                        }
+                        Notice::Event(event) if concerns_us(&event) => Feed::Event(Box::new(event)),
                         Notice::Event(_) => continue,
                         Notice::Snapshot(_) => Feed::Resync,
                     };
@@ -252,7 +250,10 @@ impl Reconciler {
     async fn look(&mut self) {
         let shared = self.shared.clone();
         let now = shared.clock.boot();
-        let lapsed = shared.mirror().next_lapse(shared.me()).is_some_and(|at| at <= now);
+        let lapsed = shared
+            .mirror()
+            .next_lapse(shared.me())
+            .is_some_and(|at| at <= now);
         let due = self.resync || lapsed || !shared.is_present() || now >= self.next_discovery;
         if !due || now < self.discovery_from {
             return;
@@ -263,6 +264,7 @@ impl Reconciler {
         }
         match limited(&*shared.clock, DISCOVERY_LIMIT_MS, discover(&shared)).await {
             Ok(()) => {
+                shared.log_renewals();
                 self.resync = false;
                 self.failures = 0;
                 let now = shared.clock.boot();
@@ -342,14 +344,17 @@ impl Reconciler {
             self.shared.tasks.spawn(async move {
                 let node = successor.name.to_string();
                 let given = handover::give(&shared, &target, successor).await;
-                let _ = done.send(Done::Given {
-                    successor: node,
-                    given,
-                })
-                .await;
+                let _ = done
+                    .send(Done::Given {
+                        successor: node,
+                        given,
+                    })
+                    .await;
             });
         }
-        let next = plan.wake_at.map_or(self.next_discovery, |at| at.min(self.next_discovery));
+        let next = plan
+            .wake_at
+            .map_or(self.next_discovery, |at| at.min(self.next_discovery));
         next.max(self.discovery_from).max(now.plus(1))
     }
 

@@ -1,7 +1,7 @@
 //! What this instance owns, and which polls are running. Never locked over I/O.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -21,13 +21,15 @@ pub(super) struct Owned {
     pub uncertain_since: Option<UnixMillis>,
     /// Asked for by the program, not found by discovery.
     pub by_hand: bool,
+    /// The last renewal that was logged.
+    pub logged_renewal: Option<UnixMillis>,
 }
 
 #[derive(Default)]
 struct Inner {
     owned: BTreeMap<String, Owned>,
     /// Polls that run now, by target. They outlive an ownership that was lost meanwhile.
-    running: HashMap<String, usize>,
+    running: HashSet<String>,
     stopping: bool,
 }
 
@@ -35,8 +37,10 @@ struct Inner {
 pub(super) struct Table {
     inner: Mutex<Inner>,
     clock: Arc<dyn Clock>,
-    /// Counts changes, for those who wait.
+    /// Counts changes of what is owned, for those who follow it.
     changes: watch::Sender<u64>,
+    /// Counts polls that ended, for those who wait for one.
+    ends: watch::Sender<u64>,
 }
 
 impl Table {
@@ -45,6 +49,7 @@ impl Table {
             inner: Mutex::default(),
             clock,
             changes: watch::Sender::new(0),
+            ends: watch::Sender::new(0),
         }
     }
 
@@ -75,6 +80,7 @@ impl Table {
             moving: false,
             uncertain_since: None,
             by_hand,
+            logged_renewal: None,
         };
         let before = inner.owned.insert(target.to_owned(), owned);
         drop(inner);
@@ -127,6 +133,19 @@ impl Table {
             .collect()
     }
 
+    /// Ownerships that were renewed since this was asked last, with their tokens.
+    pub fn newly_renewed(&self) -> Vec<(String, Token)> {
+        let mut renewed = Vec::new();
+        for (target, owned) in &mut self.lock().owned {
+            let at = owned.guard.lease().renewed_at;
+            if at.is_some() && at != owned.logged_renewal {
+                owned.logged_renewal = at;
+                renewed.push((target.clone(), owned.guard.token()));
+            }
+        }
+        renewed
+    }
+
     pub fn reference(&self, target: &str) -> Option<LeaseRef> {
         self.with(target, |owned| LeaseRef::from(&owned.guard.lease()))
     }
@@ -165,17 +184,17 @@ impl Table {
 
     /// Resolves when no poll of the target runs, or of any target.
     pub async fn idle(&self, target: Option<&str>) {
-        let mut changes = self.subscribe();
+        let mut ends = self.ends.subscribe();
         loop {
             let busy = {
                 let inner = self.lock();
                 match target {
-                    Some(target) => inner.running.contains_key(target),
+                    Some(target) => inner.running.contains(target),
                     None => !inner.running.is_empty(),
                 }
             };
             // The sender lives in this very table.
-            if !busy || changes.changed().await.is_err() {
+            if !busy || ends.changed().await.is_err() {
                 return;
             }
         }
@@ -185,7 +204,7 @@ impl Table {
     /// runs.
     pub fn turn(self: &Arc<Self>, target: &str) -> Option<Turn> {
         let mut inner = self.lock();
-        if inner.stopping || inner.running.contains_key(target) {
+        if inner.stopping || inner.running.contains(target) {
             return None;
         }
         let owned = inner.owned.get(target)?;
@@ -201,7 +220,7 @@ impl Table {
             states,
             table: self.clone(),
         };
-        inner.running.insert(target.to_owned(), 1);
+        inner.running.insert(target.to_owned());
         Some(turn)
     }
 }
@@ -256,6 +275,6 @@ impl Turn {
 impl Drop for Turn {
     fn drop(&mut self) {
         self.table.lock().running.remove(&self.target);
-        self.table.changed();
+        self.table.ends.send_modify(|count| *count += 1);
     }
 }

@@ -154,7 +154,10 @@ mod tests {
         )
         .unwrap();
         let targets = from_file(&path).await.unwrap();
-        let read: Vec<_> = targets.iter().map(|t| (t.id.as_str(), t.is_paused)).collect();
+        let read: Vec<_> = targets
+            .iter()
+            .map(|t| (t.id.as_str(), t.is_paused))
+            .collect();
         assert_eq!(read, [("a", false), ("b", true)]);
         assert_eq!(targets[0].document["url"], "http://localhost/a");
         let error = from_file(&dir.path().join("none")).await.unwrap_err();

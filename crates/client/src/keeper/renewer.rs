@@ -69,7 +69,8 @@ fn next(core: &Core, attempts: &Attempts, first: bool) -> Option<BootMillis> {
         .map(|holding| {
             let plan = holding.plan();
             let early = jitter(plan.ttl_ms / 3 * core.options.jitter_percent.min(50) / 100);
-            plan.renew_at.get().saturating_sub(early)
+            let sooner = early + core.options.sooner_ms(plan.ttl_ms);
+            plan.renew_at.get().saturating_sub(sooner)
         })
         .min()?;
     let planned = attempts.retry_at.map_or(planned, BootMillis::get);
@@ -88,7 +89,8 @@ fn due(core: &Core, now: BootMillis, everything: bool) -> Vec<Arc<Holding>> {
     held.into_iter()
         .filter(|holding| {
             let plan = holding.plan();
-            everything || now.plus(plan.ttl_ms / 6) >= plan.renew_at
+            let sooner = plan.ttl_ms / 6 + core.options.sooner_ms(plan.ttl_ms);
+            everything || now.plus(sooner) >= plan.renew_at
         })
         .collect()
 }
