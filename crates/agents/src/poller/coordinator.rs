@@ -29,6 +29,9 @@ use super::{
 /// How many leases are given back at once when stopping.
 const RELEASES_AT_ONCE: usize = 64;
 
+/// How soon a target is asked for again that another task of this instance is asking for.
+const ASK_AGAIN_MS: u64 = 50;
+
 /// Why a call to the coordinator failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
@@ -398,8 +401,11 @@ impl Shared {
                     &refusal.cause,
                     Cause::Held { holder, .. } if *holder == self.holder
                 );
-                if !held_here {
-                    let now = self.clock.boot();
+                let now = self.clock.boot();
+                if held_here {
+                    // Another task of this instance is at it.
+                    self.mirror().leave_alone(target, now.plus(ASK_AGAIN_MS));
+                } else {
                     self.mirror().refused(now, target, &refusal.cause);
                 }
                 Ok(held_here && self.table.is_owned(target))

@@ -4,10 +4,11 @@ use std::future::Future;
 
 use lease::{
     Authority, Clock, Error, Key, Lease, LeaseQuery, Verdict,
-    polling::{NODE, POLL},
+    polling::{FleetView, NODE, POLL, TargetState},
 };
 
 use super::{
+    Targets,
     coordinator::Shared,
     mirror::{End, Seen},
 };
@@ -35,6 +36,23 @@ pub(super) async fn leases(authority: &dyn Authority, kind: &str) -> Result<Vec<
             return Ok(found);
         }
     }
+}
+
+/// Who polls what right now, and what nobody polls. Targets that are not in the store are known only
+/// by their leases.
+pub async fn fleet(authority: &dyn Authority) -> Result<FleetView, Error> {
+    let targets = Targets::Store.read(authority).await?;
+    let presence = leases(authority, NODE).await?;
+    let now = authority.now().await?;
+    let polls = leases(authority, POLL).await?;
+    let targets: Vec<TargetState> = targets
+        .into_iter()
+        .map(|target| TargetState {
+            id: target.id,
+            is_paused: target.is_paused,
+        })
+        .collect();
+    Ok(FleetView::new(now, &presence, &polls, &targets))
 }
 
 /// The outcome of a call, or an error when it took longer than `limit_ms`.

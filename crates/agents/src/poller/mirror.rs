@@ -70,6 +70,9 @@ pub(super) enum End {
     },
 }
 
+/// How soon a foreign program's lease is looked at again, whatever it says about its end.
+const FOREIGN_LOOK_MS: u64 = 1_000;
+
 /// How long an instance that let go of a target is not waited for.
 const LEAVING_MS: u64 = 2_000;
 
@@ -206,7 +209,7 @@ impl Mirror {
             let seen = Seen {
                 holder: holder.clone(),
                 token: *token,
-                lapses_at: now.plus(*left_ms),
+                lapses_at: now.plus(self::left_ms(*token, *left_ms)),
                 handoff: None,
                 acquired_at: None,
                 renewed_at: None,
@@ -387,6 +390,15 @@ fn whose<'t>(
         .collect()
 }
 
+/// A foreign program's lease may have no end at all: it is looked at again in a while.
+fn left_ms(token: Token, left_ms: u64) -> u64 {
+    if token == Token::ZERO {
+        left_ms.max(FOREIGN_LOOK_MS)
+    } else {
+        left_ms
+    }
+}
+
 impl Present {
     fn of(lease: &Lease) -> Option<Self> {
         Some(Self {
@@ -402,7 +414,7 @@ impl Seen {
         Self {
             holder: lease.holder.clone(),
             token: lease.token,
-            lapses_at: now.plus(lease.lapses_at().since(authority_now)),
+            lapses_at: now.plus(left_ms(lease.token, lease.lapses_at().since(authority_now))),
             handoff: lease.handoff.as_deref().cloned(),
             acquired_at: Some(lease.acquired_at),
             renewed_at: lease.renewed_at,

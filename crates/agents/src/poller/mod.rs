@@ -22,6 +22,7 @@ mod table;
 mod target;
 
 pub use coordinator::{Coordinator, Error};
+pub use discovery::fleet;
 pub use info::{LeaseInfo, LeaseState};
 pub use instance::InstanceId;
 pub use options::Options;

@@ -93,12 +93,16 @@ fn acquire(
     let split = mirror.split_of_staying(now);
     let mut taken = 0;
     for id in wanted {
+        let quarantined = mirror.quarantined_until(now, &id);
         // Handed over to this very instance, or granted by an answer that got lost.
         let already_ours = mirror
             .lease(&id)
             .is_some_and(|seen| seen.holder.name.as_str() == me);
         if already_ours {
-            plan.acquire.push(id);
+            match quarantined {
+                Some(until) => plan.wake(until),
+                None => plan.acquire.push(id),
+            }
             continue;
         }
         let Some(since) = mirror.free_since(now, &id) else {
@@ -112,7 +116,7 @@ fn acquire(
             }
             from = since.plus(options.preference_wait_ms);
         }
-        if let Some(until) = mirror.quarantined_until(now, &id) {
+        if let Some(until) = quarantined {
             from = from.max(until);
         }
         if from > now {

@@ -28,7 +28,7 @@ async fn five_start_at_once_on_ten_targets(kind: Kind) {
     let fleet = home.start_many(5).await;
     let watchdog = Watchdog::over(&fleet);
     until_loads(&fleet, &[2, 2, 2, 2, 2]).await;
-    watchdog.finish();
+    watchdog.finish().await;
 }
 
 async fn three_instances_share_nine_targets_evenly(kind: Kind) {
@@ -45,7 +45,7 @@ async fn three_instances_share_nine_targets_evenly(kind: Kind) {
             assert_eq!((info.state, info.owner), (LeaseState::Owned, Some(me)));
         }
     }
-    watchdog.finish();
+    watchdog.finish().await;
 }
 
 async fn a_third_joins_two_with_ten(kind: Kind) {
@@ -77,7 +77,7 @@ async fn a_third_joins_two_with_ten(kind: Kind) {
             "{target}: moved without a new token"
         );
     }
-    watchdog.finish();
+    watchdog.finish().await;
 }
 
 async fn paused_and_deleted_targets_are_released_at_once(kind: Kind) {

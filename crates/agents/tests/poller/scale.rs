@@ -20,7 +20,7 @@ async fn heavy_ten_instances_share_a_thousand_targets_and_survive_a_leaver() {
     let leaver = fleet.remove(3);
     leaver.stop().await.unwrap();
     until_loads(&fleet, &[111, 111, 111, 111, 111, 111, 111, 111, 112]).await;
-    watchdog.finish();
+    watchdog.finish().await;
 
     let mut verifier = Verifier::default();
     let (mut after, mut grants) = (lease::Revision::ZERO, 0);

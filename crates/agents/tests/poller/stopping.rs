@@ -60,7 +60,7 @@ async fn stop_ends_polls_then_leases_then_presence_and_the_others_take_over_at_o
     assert_eq!(ends.last(), Some(&NODE), "presence goes last: {ends:?}");
     assert_eq!(ends.iter().filter(|kind| **kind == NODE).count(), 1);
     assert_eq!(leaver.stop().await, Ok(()), "a second stop does nothing");
-    watchdog.finish();
+    watchdog.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
