@@ -98,7 +98,7 @@ impl Coordinator {
         let holder = id.holder()?;
         let keep = |renew_ms, watch| {
             let settings = keeper::Options {
-                renew_ms: Some(renew_ms),
+                renew_every_ms: Some(renew_ms),
                 watch,
                 ..keeper::Options::default()
             };

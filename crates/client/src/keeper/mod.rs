@@ -44,9 +44,8 @@ pub struct Options {
     /// How much earlier than the authority the holder stops; a tenth of the ttl when `None`, and
     /// never more than half of it (L10).
     pub margin_ms: Option<u64>,
-    /// Renew this long after the last renewal that succeeded, where that is sooner than a third of
-    /// the ttl; a third of the ttl when `None`.
-    pub renew_ms: Option<u64>,
+    /// How often a lease is renewed; a third of its ttl when `None`, and never less often than that.
+    pub renew_every_ms: Option<u64>,
     /// How long one call may take before it counts as unanswered. A renewal gets less when its
     /// deadline is near, and more after each one that took too long.
     pub call_limit_ms: u64,
@@ -71,7 +70,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             margin_ms: None,
-            renew_ms: None,
+            renew_every_ms: None,
             call_limit_ms: 1_000,
             release_limit_ms: 10_000,
             stop_limit_ms: 5_000,
@@ -83,19 +82,11 @@ impl Default for Options {
     }
 }
 
-impl Options {
-    /// How much sooner than after a third of this ttl leases are renewed.
-    fn sooner_ms(&self, ttl_ms: u64) -> u64 {
-        self.renew_ms
-            .map_or(0, |renew_ms| (ttl_ms / 3).saturating_sub(renew_ms))
-    }
-}
-
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Options")
             .field("margin_ms", &self.margin_ms)
-            .field("renew_ms", &self.renew_ms)
+            .field("renew_every_ms", &self.renew_every_ms)
             .field("call_limit_ms", &self.call_limit_ms)
             .field("release_limit_ms", &self.release_limit_ms)
             .field("stop_limit_ms", &self.stop_limit_ms)

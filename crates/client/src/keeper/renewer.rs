@@ -67,10 +67,9 @@ fn next(core: &Core, attempts: &Attempts, first: bool) -> Option<BootMillis> {
     let planned = registry
         .held()
         .map(|holding| {
-            let plan = holding.plan();
-            let early = jitter(plan.ttl_ms / 3 * core.options.jitter_percent.min(50) / 100);
-            let sooner = early + core.options.sooner_ms(plan.ttl_ms);
-            plan.renew_at.get().saturating_sub(sooner)
+            let (renew_at, interval) = pace(core, holding);
+            let early = jitter(interval * core.options.jitter_percent.min(50) / 100);
+            renew_at.get().saturating_sub(early)
         })
         .min()?;
     let planned = attempts.retry_at.map_or(planned, BootMillis::get);
@@ -82,15 +81,27 @@ fn next(core: &Core, attempts: &Attempts, first: bool) -> Option<BootMillis> {
     Some(BootMillis::new(planned.max(soonest)))
 }
 
+/// When a lease is renewed next, and how often: every third of its ttl, or more often when asked to.
+fn pace(core: &Core, holding: &Holding) -> (BootMillis, u64) {
+    let plan = holding.plan();
+    let third = plan.ttl_ms / 3;
+    let interval = core
+        .options
+        .renew_every_ms
+        .map_or(third, |asked| asked.clamp(1, third.max(1)));
+    let sooner = third.saturating_sub(interval);
+    let renew_at = plan.renew_at.get().saturating_sub(sooner);
+    (BootMillis::new(renew_at), interval)
+}
+
 /// What a call made now should cover: all that has used up half of its interval. So leases with very
 /// different ttls share calls without the long ones being renewed at the pace of the short ones.
 fn due(core: &Core, now: BootMillis, everything: bool) -> Vec<Arc<Holding>> {
     let held: Vec<_> = core.registry().held().cloned().collect();
     held.into_iter()
         .filter(|holding| {
-            let plan = holding.plan();
-            let sooner = plan.ttl_ms / 6 + core.options.sooner_ms(plan.ttl_ms);
-            everything || now.plus(sooner) >= plan.renew_at
+            let (renew_at, interval) = pace(core, holding);
+            everything || now.plus(interval / 2) >= renew_at
         })
         .collect()
 }
