@@ -83,7 +83,7 @@ pub(super) struct Poll<'a> {
 }
 
 impl Poll<'_> {
-    fn request(&self, validators: &Validators) -> Result<Request<Full<Bytes>>, String> {
+    fn request(&self, validators: &Validators) -> Request<Full<Bytes>> {
         let mut request = Request::new(Full::default());
         if self.probe {
             *request.method_mut() = Method::HEAD;
@@ -107,7 +107,7 @@ impl Poll<'_> {
                 }
             }
         }
-        Ok(request)
+        request
     }
 
     /// Sends it. The caller bounds the time.
@@ -116,7 +116,7 @@ impl Poll<'_> {
         client: &HttpClient,
         validators: &mut Validators,
     ) -> Result<Answer, String> {
-        let request = self.request(validators)?;
+        let request = self.request(validators);
         let response = client
             .request(request)
             .await
