@@ -13,6 +13,7 @@ mod events;
 mod fences;
 mod holders;
 mod lease;
+mod nodes;
 pub mod paths;
 mod policy;
 pub mod problem;
@@ -32,6 +33,7 @@ pub use events::{Event, EventList, History, Owner, Snapshot};
 pub use fences::{FenceCheck, FenceVerdict, FenceVerdicts, FencedToken, VerdictWord};
 pub use holders::{HolderList, HolderPresence, HolderRemoved, PresenceRequest};
 pub use lease::{CAMERA, DEFAULT_INCARNATION, LEASE_LABELS, Lease, NODE, holder};
+pub use nodes::{Node, NodeList, NodeTarget, NodeTargetState};
 pub use policy::OutagePolicy;
 pub use problem::{Code, FieldError, Loss, Problem, ProblemHolder};
 pub use renew::{

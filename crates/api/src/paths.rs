@@ -39,6 +39,8 @@ pub const HOLDERS: &str = "/api/v1/holders";
 pub const HOLDER: &str = "/api/v1/holders/{name}";
 /// `GET` as WebSocket: the holder's stream.
 pub const HOLDER_STREAM: &str = "/api/v1/holders/{name}/stream";
+/// `GET`: who polls what.
+pub const NODES: &str = "/api/v1/nodes";
 /// `POST`: a method of the authority.
 pub const AUTHORITY: &str = "/api/v1/authority/{method}";
 /// `POST`, `DELETE`: log the page in and out with a cookie.

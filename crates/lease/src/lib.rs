@@ -20,6 +20,7 @@ mod key;
 mod labels;
 mod lease;
 mod policy;
+pub mod polling;
 mod record;
 pub mod registry;
 pub mod rendezvous;

@@ -1,1 +1,3 @@
 //! Tests with real processes and real services; they live in `tests/`.
+
+pub mod target;

@@ -8,6 +8,7 @@ mod history;
 mod holders;
 mod lease;
 mod leases;
+mod nodes;
 mod renew;
 
 use utoipa_axum::router::OpenApiRouter;
@@ -24,5 +25,6 @@ pub(super) fn router() -> OpenApiRouter<App> {
         .merge(events::router())
         .merge(fences::router())
         .merge(holders::router())
+        .merge(nodes::router())
         .merge(authority::router())
 }

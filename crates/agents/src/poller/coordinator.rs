@@ -1,0 +1,555 @@
+//! The coordinator: what a polling program talks to.
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use futures_util::{StreamExt, stream};
+use lease::{
+    Authority, Cause, Clock, Holder, Invalid, Key, Token, Ttl,
+    polling::{Member, NODE, POLL},
+    rendezvous,
+};
+use leasehold_client::keeper::{self, Guard, Keeper, Lost, State};
+use tokio::sync::{Notify, watch};
+use tokio_util::{
+    sync::{CancellationToken, DropGuard},
+    task::TaskTracker,
+};
+
+use super::{
+    InstanceId, LeaseInfo, LeaseState, Options, Target, Targets, Turn,
+    discovery::limited,
+    mirror::{End, Mirror},
+    reconciler,
+    table::Table,
+};
+
+/// How many leases are given back at once when stopping.
+const RELEASES_AT_ONCE: usize = 64;
+
+/// How soon a target is asked for again that another task of this instance is asking for.
+const ASK_AGAIN_MS: u64 = 50;
+
+/// Why a call to the coordinator failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// A setting or a name is wrong.
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+    /// The store could not say.
+    #[error(transparent)]
+    Store(lease::Error),
+    /// The coordinator was stopped.
+    #[error("the coordinator was stopped")]
+    Stopped,
+}
+
+impl From<lease::Error> for Error {
+    fn from(error: lease::Error) -> Self {
+        match error {
+            lease::Error::Invalid(invalid) => Self::Invalid(invalid),
+            other => Self::Store(other),
+        }
+    }
+}
+
+/// One instance of a fleet that polls. Clones are the same instance; see the module's page.
+#[derive(Clone)]
+pub struct Coordinator {
+    shared: Arc<Shared>,
+    _end: Arc<DropGuard>,
+}
+
+/// What the coordinator's tasks share.
+pub(super) struct Shared {
+    pub authority: Arc<dyn Authority>,
+    pub clock: Arc<dyn Clock>,
+    pub options: Options,
+    pub targets: Targets,
+    pub id: InstanceId,
+    pub holder: Holder,
+    pub leases: Keeper,
+    presence_keeper: Keeper,
+    presence: Mutex<Option<Guard>>,
+    pub table: Arc<Table>,
+    mirror: Mutex<Mirror>,
+    /// Something happened that the next plan should know.
+    pub wake: Notify,
+    /// Counts offers that were answered, for those who wait for one.
+    pub prepared: watch::Sender<u64>,
+    pub end: CancellationToken,
+    pub tasks: TaskTracker,
+}
+
+impl Coordinator {
+    /// Announces this instance and begins to find, own, renew and hand over targets.
+    ///
+    /// A store that cannot be reached is no error: it is tried again until it can.
+    pub async fn start(
+        authority: Arc<dyn Authority>,
+        clock: Arc<dyn Clock>,
+        targets: Targets,
+        options: Options,
+    ) -> Result<Self, Error> {
+        options.check()?;
+        let id = InstanceId::generate(&*clock);
+        let holder = id.holder()?;
+        let keep = |renew_ms, watch| {
+            let settings = keeper::Options {
+                renew_every_ms: Some(renew_ms),
+                watch,
+                ..keeper::Options::default()
+            };
+            Keeper::start(authority.clone(), holder.clone(), clock.clone(), settings)
+        };
+        let end = CancellationToken::new();
+        let shared = Arc::new(Shared {
+            leases: keep(options.renew_ms, true),
+            // Nobody revokes presence, and the reconciler watches it anyway.
+            presence_keeper: keep(options.presence_ms, false),
+            presence: Mutex::new(None),
+            table: Arc::new(Table::new(clock.clone())),
+            mirror: Mutex::default(),
+            wake: Notify::new(),
+            prepared: watch::Sender::new(0),
+            end: end.clone(),
+            tasks: TaskTracker::new(),
+            authority,
+            clock,
+            options,
+            targets,
+            id,
+            holder,
+        });
+        // Present before it owns anything, so that the others leave its share to it.
+        shared.ensure_presence().await;
+        reconciler::spawn(shared.clone());
+        Ok(Self {
+            shared,
+            _end: Arc::new(end.drop_guard()),
+        })
+    }
+
+    /// Stops in good order: no poll starts any more and running ones come to their end, then every
+    /// lease is released, then presence is withdrawn, then the loops end. A second call does nothing.
+    ///
+    /// An error means that something was left to its ttl.
+    pub async fn stop(&self) -> Result<(), Error> {
+        let shared = &self.shared;
+        if shared.table.is_stopping() {
+            return Ok(());
+        }
+        shared.table.stop();
+        let drained = async {
+            shared.table.idle(None).await;
+            Ok(())
+        };
+        let drained = limited(&*shared.clock, shared.options.drain_ms, drained).await;
+        let owned = shared.table.entries();
+        let released: Vec<Result<(), lease::Error>> = stream::iter(owned)
+            .map(|(target, ..)| async move { shared.give_back(&target, "stopping").await })
+            .buffer_unordered(RELEASES_AT_ONCE)
+            .collect()
+            .await;
+        let presence = shared.presence().take();
+        let withdrawn = match presence {
+            Some(presence) => presence.release().await.map(|_| ()),
+            None => Ok(()),
+        };
+        shared.end.cancel();
+        shared.tasks.close();
+        let loops = async {
+            shared.tasks.wait().await;
+            Ok(())
+        };
+        let ended = limited(&*shared.clock, shared.options.drain_ms, loops).await;
+        // Whatever could not be released above is tried once more, in one call.
+        let left = shared.leases.clone().stop().await;
+        let gone = shared.presence_keeper.clone().stop().await;
+        tracing::info!(instance = %shared.id, event = "stopped", "stopped");
+        let first = released
+            .into_iter()
+            .chain([drained, withdrawn, ended, left, gone])
+            .find_map(Result::err);
+        first.map_or(Ok(()), |error| Err(error.into()))
+    }
+
+    /// Asks for a target now. True: acquired, or owned already. False: somebody else has it.
+    pub async fn try_acquire(&self, target: &str) -> Result<bool, Error> {
+        if self.shared.table.is_stopping() {
+            return Err(Error::Stopped);
+        }
+        self.shared.ask(target, true).await
+    }
+
+    /// Gives a target back, after its running poll. Releasing what is not owned does nothing. This
+    /// instance leaves it to others for one discovery interval.
+    pub async fn release(&self, target: &str) -> Result<(), Error> {
+        let shared = &self.shared;
+        if shared.table.drain(target) {
+            let idle = async {
+                shared.table.idle(Some(target)).await;
+                Ok(())
+            };
+            // Past the limit the deadline of the poll's turn ends it; its result is fenced.
+            let _ = limited(&*shared.clock, shared.options.drain_ms, idle).await;
+            let again = shared.clock.boot().plus(shared.options.discovery_ms);
+            shared.mirror().leave_alone(target, again);
+            shared.give_back(target, "asked to").await?;
+        }
+        Ok(())
+    }
+
+    /// Whether this instance owns the target at this very moment: a comparison with the deadline,
+    /// without I/O (L10).
+    pub fn is_owned(&self, target: &str) -> bool {
+        self.shared.table.is_owned(target)
+    }
+
+    /// Leave for one poll: the target is owned for certain, is not being handed over, and no other
+    /// poll of it runs here. Keep the turn until the poll and its effects are over.
+    pub fn turn(&self, target: &str) -> Option<Turn> {
+        self.shared.table.turn(target)
+    }
+
+    /// What this instance owns now.
+    pub fn owned(&self) -> Vec<String> {
+        self.shared.table.owned()
+    }
+
+    /// Changes whenever what is owned may have changed.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.shared.table.subscribe()
+    }
+
+    /// The instances with presence, by id: as pushed by the store, or as of the last discovery.
+    pub fn live_nodes(&self) -> Vec<String> {
+        let members = self.shared.mirror().members();
+        members.into_iter().map(|member| member.id).collect()
+    }
+
+    /// The same, with weight, capacity and display name.
+    pub fn members(&self) -> Vec<Member> {
+        self.shared.mirror().members()
+    }
+
+    /// Who should own a target: for a known active one by the split, otherwise by its hash alone.
+    pub fn preferred_owner(&self, target: &str) -> Option<String> {
+        let mut mirror = self.shared.mirror();
+        if let Some(owner) = mirror.split().get(target) {
+            return Some(owner.clone());
+        }
+        let members = mirror.members();
+        let nodes: Vec<rendezvous::Node<'_>> = members
+            .iter()
+            .map(|member| rendezvous::Node {
+                name: &member.id,
+                weight: member.weight,
+                capacity: member.capacity,
+            })
+            .collect();
+        rendezvous::preferred(&nodes, target).map(|node| node.name.to_owned())
+    }
+
+    /// A known target's document.
+    pub fn target(&self, id: &str) -> Option<Target> {
+        self.shared.mirror().target(id).cloned()
+    }
+
+    /// This instance.
+    pub fn instance_id(&self) -> &InstanceId {
+        &self.shared.id
+    }
+
+    /// What is known here about a target's lease. No I/O.
+    pub fn lease_info(&self, target: &str) -> LeaseInfo {
+        let own = self.shared.table.with(target, |owned| {
+            let lease = owned.guard.lease();
+            let certain = *owned.guard.watch().borrow() == State::Owned;
+            let state = match (owned.guard.is_owned(), certain) {
+                (true, true) => LeaseState::Owned,
+                (true, false) => LeaseState::Uncertain,
+                (false, _) => LeaseState::Unknown,
+            };
+            LeaseInfo {
+                target: target.to_owned(),
+                owner: owned
+                    .guard
+                    .is_owned()
+                    .then(|| lease.holder.name.to_string()),
+                state,
+                acquired_at: Some(lease.acquired_at),
+                last_renewed_at: lease.renewed_at,
+                uncertain_since: owned.uncertain_since,
+                token: Some(lease.token),
+            }
+        });
+        own.unwrap_or_else(|| {
+            let mirror = self.shared.mirror();
+            let seen = mirror
+                .lease(target)
+                .filter(|seen| seen.holder != self.shared.holder);
+            LeaseInfo {
+                target: target.to_owned(),
+                owner: seen.map(|seen| seen.holder.name.to_string()),
+                state: seen.map_or(LeaseState::Unknown, |_| LeaseState::Other),
+                acquired_at: seen.and_then(|seen| seen.acquired_at),
+                last_renewed_at: seen.and_then(|seen| seen.renewed_at),
+                uncertain_since: None,
+                token: seen
+                    .map(|seen| seen.token)
+                    .filter(|token| *token != Token::ZERO),
+            }
+        })
+    }
+}
+
+impl fmt::Debug for Coordinator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Coordinator")
+            .field("instance", &self.shared.id)
+            .field("owned", &self.owned().len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    /// Poisoning is no concern: every critical section leaves a whole value behind.
+    pub fn mirror(&self) -> MutexGuard<'_, Mirror> {
+        self.mirror.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn presence(&self) -> MutexGuard<'_, Option<Guard>> {
+        self.presence.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether this instance is announced.
+    pub fn is_present(&self) -> bool {
+        self.presence().as_ref().is_some_and(Guard::is_owned)
+    }
+
+    pub fn me(&self) -> &str {
+        self.id.as_str()
+    }
+
+    /// Announces this instance, unless it is announced. Returns whether it is.
+    pub async fn ensure_presence(self: &Arc<Self>) -> bool {
+        if self.table.is_stopping() {
+            return true;
+        }
+        let lost = {
+            let mut presence = self.presence();
+            if presence.as_ref().is_some_and(Guard::is_owned) {
+                return true;
+            }
+            presence.take()
+        };
+        drop(lost);
+        match self.announce().await {
+            Ok(guard) => {
+                let (shared, lost) = (self.clone(), guard.lost());
+                *self.presence() = Some(guard);
+                self.tasks.spawn(async move {
+                    tokio::select! {
+                        () = shared.end.cancelled() => {}
+                        _ = lost => shared.wake.notify_one(),
+                    }
+                });
+                true
+            }
+            Err(error) => {
+                tracing::warn!(instance = %self.id, %error, "presence could not be announced");
+                false
+            }
+        }
+    }
+
+    async fn announce(&self) -> Result<Guard, keeper::Error> {
+        let member = Member {
+            id: self.id.to_string(),
+            name: self.options.display_name.clone(),
+            weight: self.options.weight,
+            capacity: self.options.capacity,
+        };
+        let prepare = || {
+            let key = Key::new(NODE, &member.id)?;
+            let ttl = Ttl::from_millis(self.options.presence_ttl_ms)?;
+            let mut request = self.presence_keeper.request(key, ttl);
+            request.labels = member.labels()?;
+            Ok::<_, Invalid>(request)
+        };
+        let request = prepare().map_err(lease::Error::from)?;
+        let mut guards = self.presence_keeper.acquire(request).await?;
+        guards
+            .pop()
+            .ok_or_else(|| lease::Error::Broken("granted without a lease".into()).into())
+    }
+
+    /// Asks for a target: see [`Coordinator::try_acquire`].
+    pub async fn ask(self: &Arc<Self>, target: &str, by_hand: bool) -> Result<bool, Error> {
+        let key = Key::new(POLL, target)?;
+        if self.table.is_owned(target) {
+            return Ok(true);
+        }
+        let ttl = Ttl::from_millis(self.options.lease_ttl_ms)?;
+        match self.leases.acquire_one(key, ttl).await {
+            Ok(guard) => Ok(self.keep(target, guard, by_hand)),
+            Err(keeper::Error::Refused(refusal)) => {
+                let held_here = matches!(
+                    &refusal.cause,
+                    Cause::Held { holder, .. } if *holder == self.holder
+                );
+                let now = self.clock.boot();
+                if held_here {
+                    // Another task of this instance is at it.
+                    self.mirror().leave_alone(target, now.plus(ASK_AGAIN_MS));
+                } else {
+                    self.mirror().refused(now, target, &refusal.cause);
+                }
+                Ok(held_here && self.table.is_owned(target))
+            }
+            Err(keeper::Error::Lost(lost)) => {
+                self.log_failed(target, &lost);
+                Ok(false)
+            }
+            Err(keeper::Error::Stopped) => Err(Error::Stopped),
+            Err(keeper::Error::Failed(error)) => {
+                self.log_failed(target, &error);
+                Err(error.into())
+            }
+        }
+    }
+
+    fn log_failed(&self, target: &str, reason: &dyn fmt::Display) {
+        tracing::warn!(instance = %self.id, target, event = "acquire_failed", %reason, "not acquired");
+    }
+
+    fn keep(self: &Arc<Self>, target: &str, guard: Guard, by_hand: bool) -> bool {
+        let lease = guard.lease();
+        let states = guard.watch();
+        let before = {
+            let mut mirror = self.mirror();
+            let before = mirror.last_owner(target).map(str::to_owned);
+            mirror.acquired(self.clock.boot(), target, &lease);
+            before
+        };
+        if !self.table.insert(target, guard, by_hand) {
+            return false;
+        }
+        let token = lease.token;
+        match before.filter(|owner| owner != self.me()) {
+            Some(owner) => {
+                tracing::info!(instance = %self.id, target, event = "taken_over", reason = format!("was {owner}'s"), %token, "taken over");
+            }
+            None => {
+                tracing::info!(instance = %self.id, target, event = "acquired", reason = "free", %token, "acquired");
+            }
+        }
+        let follower = follow(self.clone(), target.to_owned(), token, states);
+        self.tasks.spawn(follower);
+        true
+    }
+
+    /// Gives a target back and waits for the answer.
+    pub async fn give_back(&self, target: &str, reason: &str) -> Result<(), lease::Error> {
+        let Some(owned) = self.table.remove(target, None) else {
+            return Ok(());
+        };
+        let token = owned.guard.token();
+        let now = self.clock.boot();
+        self.mirror().finished(now, target, token);
+        let outcome = owned.guard.release().await;
+        tracing::info!(instance = %self.id, target, event = "released", reason, %token, "released");
+        outcome.map(|_| ())
+    }
+}
+
+/// Watches one ownership until it is over, and tells the log and the table what happens to it.
+async fn follow(
+    shared: Arc<Shared>,
+    target: String,
+    token: Token,
+    mut states: watch::Receiver<State>,
+) {
+    loop {
+        let state = states.borrow_and_update().clone();
+        match state {
+            State::Owned => {
+                shared.note_uncertain(&target, token, None);
+            }
+            State::Uncertain | State::Grace => {
+                shared.note_uncertain(&target, token, Some(shared.clock.unix()));
+                tracing::warn!(instance = %shared.id, target, event = "renew_failed", reason = "no answer; valid until its deadline", %token, "renewal failed");
+            }
+            State::Over(lost) => {
+                shared.over(&target, token, &lost);
+                return;
+            }
+        }
+        tokio::select! {
+            () = shared.end.cancelled() => return,
+            changed = states.changed() => if changed.is_err() {
+                return;
+            },
+        }
+    }
+}
+
+impl Shared {
+    fn note_uncertain(&self, target: &str, token: Token, since: Option<lease::UnixMillis>) {
+        self.table.with(target, |owned| {
+            if owned.guard.token() == token {
+                owned.uncertain_since = since;
+            }
+        });
+    }
+
+    /// Tells the log about renewals, at the pace of discovery.
+    pub fn log_renewals(&self) {
+        if !tracing::enabled!(tracing::Level::DEBUG) {
+            return;
+        }
+        for (target, token) in self.table.newly_renewed() {
+            tracing::debug!(instance = %self.id, target, event = "renewed", reason = "in time", %token, "renewed");
+        }
+    }
+
+    /// An ownership is over, for a reason of the store or of the clock.
+    fn over(&self, target: &str, token: Token, lost: &Lost) {
+        // Dropping the guard gives back what may still live at the authority.
+        let Some(owned) = self.table.remove(target, Some(token)) else {
+            return;
+        };
+        drop(owned);
+        let now = self.clock.boot();
+        self.mirror().finished(now, target, token);
+        match lost {
+            Lost::Released => {
+                tracing::info!(instance = %self.id, target, event = "released", reason = %lost, %token, "released");
+            }
+            Lost::Deadline
+            | Lost::Expired
+            | Lost::Stolen
+            | Lost::Unknown
+            | Lost::Revoked { .. } => {
+                tracing::warn!(instance = %self.id, target, event = "expired", reason = %lost, %token, "lost");
+            }
+        }
+        self.wake.notify_one();
+    }
+
+    /// A hand-over was committed: the successor has it.
+    pub fn moved_away(&self, target: &str, token: Token, to: &Holder) {
+        let owned = self.table.remove(target, Some(token));
+        let now = self.clock.boot();
+        {
+            let mut mirror = self.mirror();
+            mirror.finished(now, target, token);
+            mirror.forget_lease(now, target, End::HandedOver);
+        }
+        drop(owned);
+        tracing::info!(instance = %self.id, target, event = "released", reason = format!("handed over to {}", to.name), %token, "handed over");
+    }
+}

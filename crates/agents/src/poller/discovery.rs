@@ -1,0 +1,130 @@
+//! Reading the fleet in full: presence, leases and targets.
+
+use std::future::Future;
+
+use lease::{
+    Authority, Clock, Error, Key, Lease, LeaseQuery, Verdict,
+    polling::{FleetView, NODE, POLL, TargetState},
+};
+
+use super::{
+    Targets,
+    coordinator::Shared,
+    mirror::{End, Seen},
+};
+
+/// How many leases one page of a list holds.
+const PAGE: usize = 1_000;
+/// How many tokens are checked in one call.
+const CHECKS: usize = 1_000;
+
+/// All live leases of a kind.
+pub(super) async fn leases(authority: &dyn Authority, kind: &str) -> Result<Vec<Lease>, Error> {
+    let mut found: Vec<Lease> = Vec::new();
+    loop {
+        let query = LeaseQuery {
+            kind: Some(kind.to_owned()),
+            status: Some(lease::Status::Active),
+            after: found.last().map(|lease| lease.key.clone()),
+            limit: PAGE,
+            ..LeaseQuery::default()
+        };
+        let page = authority.leases(query).await?;
+        let more = page.more && !page.items.is_empty();
+        found.extend(page.items);
+        if !more {
+            return Ok(found);
+        }
+    }
+}
+
+/// Who polls what right now, and what nobody polls. Targets that are not in the store are known only
+/// by their leases.
+pub async fn fleet(authority: &dyn Authority) -> Result<FleetView, Error> {
+    let targets = Targets::Store.read(authority).await?;
+    let presence = leases(authority, NODE).await?;
+    let now = authority.now().await?;
+    let polls = leases(authority, POLL).await?;
+    let targets: Vec<TargetState> = targets
+        .into_iter()
+        .map(|target| TargetState {
+            id: target.id,
+            is_paused: target.is_paused,
+        })
+        .collect();
+    Ok(FleetView::new(now, &presence, &polls, &targets))
+}
+
+/// The outcome of a call, or an error when it took longer than `limit_ms`.
+pub(super) async fn limited<T>(
+    clock: &dyn Clock,
+    limit_ms: u64,
+    call: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    tokio::select! {
+        biased;
+        outcome = call => outcome,
+        () = clock.sleep_until(clock.boot().plus(limit_ms)) => {
+            Err(Error::Unknown(format!("no answer within {limit_ms} ms")))
+        }
+    }
+}
+
+/// Reads everything once. Either all of it is taken over or nothing.
+pub(super) async fn discover(shared: &Shared) -> Result<(), Error> {
+    let authority = &*shared.authority;
+    let targets = shared.targets.read(authority).await?;
+    let nodes = leases(authority, NODE).await?;
+    let sent = shared.clock.boot();
+    let now = authority.now().await?;
+    let polls = leases(authority, POLL).await?;
+    let gone = {
+        let mut mirror = shared.mirror();
+        mirror.set_targets(sent, targets);
+        mirror.set_nodes(sent, &nodes);
+        mirror.set_leases(sent, now, &polls)
+    };
+    for batch in gone.chunks(CHECKS) {
+        explain(shared, batch).await?;
+    }
+    Ok(())
+}
+
+/// Leases that are gone although no event said so: their tokens tell whether they ended, or whether
+/// the store lost its data. In the second case a holder may still believe in its lease, for at most
+/// its ttl, and nobody else may begin before that.
+async fn explain(shared: &Shared, gone: &[(String, Seen)]) -> Result<(), Error> {
+    let mut ours = Vec::new();
+    for (target, seen) in gone {
+        if let Ok(key) = Key::new(POLL, target) {
+            ours.push((target, seen, key));
+        }
+    }
+    let asked = ours
+        .iter()
+        .map(|(_, seen, key)| (key.clone(), seen.token))
+        .collect();
+    let verdicts = shared.authority.check(asked).await?;
+    let now = shared.clock.boot();
+    let mut mirror = shared.mirror();
+    for ((target, seen, _), verdict) in ours.into_iter().zip(verdicts) {
+        // An event may have told of a newer lease meanwhile.
+        if mirror
+            .lease(target)
+            .is_none_or(|now| now.token != seen.token)
+        {
+            continue;
+        }
+        let by_hand = seen.token == lease::Token::ZERO;
+        let own = seen.holder == shared.holder;
+        let end = match verdict {
+            Verdict::Current => continue,
+            Verdict::Unknown if !by_hand && !own => End::DataLost {
+                ttl_ms: shared.options.lease_ttl_ms,
+            },
+            Verdict::Unknown | Verdict::Ended | Verdict::Stale { .. } => End::LetGo,
+        };
+        mirror.forget_lease(now, target, end);
+    }
+    Ok(())
+}

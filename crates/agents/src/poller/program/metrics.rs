@@ -1,0 +1,179 @@
+//! Figures per target, for Prometheus.
+
+use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::Response;
+use http_body_util::Full;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use prometheus_client::{
+    encoding::{EncodeLabelSet, text::encode},
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+    registry::{Registry, Unit},
+};
+use tokio::net::TcpListener;
+
+/// From a quick answer in the same house to the longest timeout.
+const SECONDS: [f64; 9] = [0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0];
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct OfTarget {
+    target: String,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct Outcome {
+    target: String,
+    outcome: &'static str,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct Delivered {
+    sink: &'static str,
+    outcome: &'static str,
+}
+
+/// The figures of one program.
+pub(super) struct Metrics {
+    registry: Registry,
+    polls: Family<Outcome, Counter>,
+    seconds: Family<OfTarget, Histogram>,
+    failures: Family<OfTarget, Gauge>,
+    last_success: Family<OfTarget, Gauge>,
+    deliveries: Family<Delivered, Counter>,
+    owned: Gauge,
+}
+
+impl Metrics {
+    pub fn new() -> Self {
+        let mut metrics = Self {
+            registry: Registry::with_prefix("leasehold_poll"),
+            polls: Family::default(),
+            seconds: Family::new_with_constructor(|| Histogram::new(SECONDS)),
+            failures: Family::default(),
+            last_success: Family::default(),
+            deliveries: Family::default(),
+            owned: Gauge::default(),
+        };
+        let registry = &mut metrics.registry;
+        registry.register(
+            "polls",
+            "Polls made, by how they went",
+            metrics.polls.clone(),
+        );
+        registry.register_with_unit(
+            "duration",
+            "How long polls took",
+            Unit::Seconds,
+            metrics.seconds.clone(),
+        );
+        registry.register(
+            "failures_in_a_row",
+            "Failures since the last success",
+            metrics.failures.clone(),
+        );
+        registry.register(
+            "last_success_timestamp_seconds",
+            "When the target last answered well",
+            metrics.last_success.clone(),
+        );
+        registry.register(
+            "deliveries",
+            "Results given to sinks, by how it went",
+            metrics.deliveries.clone(),
+        );
+        registry.register(
+            "owned",
+            "Targets that this instance owns",
+            metrics.owned.clone(),
+        );
+        metrics
+    }
+
+    pub fn polled(
+        &self,
+        target: &str,
+        outcome: &'static str,
+        took: Duration,
+        failures: u32,
+        now: u64,
+    ) {
+        let of_target = OfTarget {
+            target: target.to_owned(),
+        };
+        let counted = Outcome {
+            target: target.to_owned(),
+            outcome,
+        };
+        self.polls.get_or_create(&counted).inc();
+        self.seconds
+            .get_or_create(&of_target)
+            .observe(took.as_secs_f64());
+        self.failures
+            .get_or_create(&of_target)
+            .set(i64::from(failures));
+        if failures == 0 {
+            let seconds = i64::try_from(now / 1_000).unwrap_or(i64::MAX);
+            self.last_success.get_or_create(&of_target).set(seconds);
+        }
+    }
+
+    pub fn delivered(&self, sink: &'static str, outcome: &'static str) {
+        self.deliveries
+            .get_or_create(&Delivered { sink, outcome })
+            .inc();
+    }
+
+    pub fn owns(&self, count: usize) {
+        self.owned.set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    /// A target belongs to somebody else now: its gauges would only grow old.
+    pub fn forget(&self, target: &str) {
+        let of_target = OfTarget {
+            target: target.to_owned(),
+        };
+        self.failures.remove(&of_target);
+        self.last_success.remove(&of_target);
+    }
+
+    fn text(&self) -> String {
+        let mut text = String::new();
+        // Writing into a text cannot fail.
+        let _ = encode(&mut text, &self.registry);
+        text
+    }
+
+    /// Serves the figures until it is dropped.
+    pub async fn serve(self: Arc<Self>, address: SocketAddr) -> std::io::Result<()> {
+        let listener = TcpListener::bind(address).await?;
+        tracing::info!(address = %listener.local_addr()?, "metrics are served");
+        loop {
+            let Ok((stream, _)) = listener.accept().await else {
+                // No descriptor left, for instance: it passes.
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            };
+            let metrics = self.clone();
+            tokio::spawn(async move {
+                let service = service_fn(|_| {
+                    let answer = Response::builder()
+                        .header(
+                            http::header::CONTENT_TYPE,
+                            "application/openmetrics-text; version=1.0.0; charset=utf-8",
+                        )
+                        .body(Full::new(Bytes::from(metrics.text())))
+                        .unwrap_or_default();
+                    async move { Ok::<_, Infallible>(answer) }
+                });
+                let connection = hyper::server::conn::http1::Builder::new()
+                    .timer(hyper_util::rt::TokioTimer::new())
+                    .header_read_timeout(Duration::from_secs(5))
+                    .serve_connection(TokioIo::new(stream), service);
+                // Whoever asked may be gone.
+                let _ = connection.await;
+            });
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! A complete polling program: HTTP(S) polls of owned targets at their intervals, results to sinks.
+
+mod fetch;
+mod metrics;
+mod pace;
+mod report;
+mod settings;
+mod sink;
+mod worker;
+
+use std::{collections::HashSet, future::Future, sync::Arc};
+
+use lease::{Authority, Clock};
+use tokio::{sync::Semaphore, task::JoinSet};
+
+use super::{Coordinator, Targets};
+use metrics::Metrics;
+use sink::Sink;
+
+pub use fetch::{FENCE, KEY};
+pub use report::Report;
+pub use settings::{INTERVAL_SECONDS, LeaseSettings, Settings, SinkSettings};
+
+/// Why the program could not start, or did not end well.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The configuration is wrong.
+    #[error("{0}")]
+    Config(String),
+    /// The coordinator could not start or stop.
+    #[error(transparent)]
+    Coordinator(#[from] super::Error),
+}
+
+impl From<lease::Invalid> for Error {
+    fn from(invalid: lease::Invalid) -> Self {
+        Self::Config(invalid.to_string())
+    }
+}
+
+/// What the tasks of all targets share.
+struct Program {
+    settings: Settings,
+    coordinator: Coordinator,
+    clock: Arc<dyn Clock>,
+    client: fetch::HttpClient,
+    headers: http::HeaderMap,
+    sinks: Vec<Sink>,
+    slots: Semaphore,
+    metrics: Arc<Metrics>,
+}
+
+/// Polls until `stop` resolves, then ends in good order.
+pub async fn run(
+    settings: Settings,
+    authority: Arc<dyn Authority>,
+    clock: Arc<dyn Clock>,
+    stop: impl Future<Output = ()>,
+) -> Result<(), Error> {
+    let options = settings.check()?;
+    let client = fetch::client().map_err(Error::Config)?;
+    let headers = fetch::headers(&settings.headers).map_err(Error::Config)?;
+    let mut sinks = Vec::new();
+    for sink in &settings.sinks {
+        sinks.push(Sink::open(sink, &client).map_err(Error::Config)?);
+    }
+    let targets = settings
+        .targets_file
+        .clone()
+        .map_or(Targets::Store, Targets::File);
+    let coordinator = Coordinator::start(authority, clock.clone(), targets, options).await?;
+    tracing::info!(instance = %coordinator.instance_id(), event = "started", "polling");
+    let program = Arc::new(Program {
+        slots: Semaphore::new(settings.concurrency),
+        metrics: Arc::new(Metrics::new()),
+        settings,
+        coordinator,
+        clock,
+        client,
+        headers,
+        sinks,
+    });
+    let mut workers = Workers::default();
+    let served = serve_metrics(&program);
+    tokio::select! {
+        () = workers.follow(&program) => {}
+        error = served => return Err(error),
+        () = stop => {}
+    }
+    // Running polls are not broken off: the coordinator waits for them, since each holds its turn
+    // until its result is out.
+    workers.tasks.detach_all();
+    program.coordinator.stop().await?;
+    Ok(())
+}
+
+async fn serve_metrics(program: &Program) -> Error {
+    match program.settings.metrics_listen {
+        None => std::future::pending().await,
+        Some(address) => {
+            let served = program.metrics.clone().serve(address).await;
+            let why = served
+                .err()
+                .map_or_else(String::new, |error| error.to_string());
+            Error::Config(format!("poll.metrics_listen {address}: {why}"))
+        }
+    }
+}
+
+/// One task per owned target.
+#[derive(Default)]
+struct Workers {
+    tasks: JoinSet<String>,
+    busy: HashSet<String>,
+}
+
+impl Workers {
+    async fn follow(&mut self, program: &Arc<Program>) {
+        let mut changes = program.coordinator.changes();
+        loop {
+            let owned = program.coordinator.owned();
+            program.metrics.owns(owned.len());
+            for target in owned {
+                if self.busy.insert(target.clone()) {
+                    let program = program.clone();
+                    self.tasks.spawn(async move {
+                        worker::poll_while_owned(&program, &target).await;
+                        target
+                    });
+                }
+            }
+            tokio::select! {
+                // The coordinator lives in the program.
+                _ = changes.changed() => {}
+                Some(ended) = self.tasks.join_next() => if let Ok(target) = ended {
+                    self.busy.remove(&target);
+                    program.metrics.forget(&target);
+                },
+            }
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! One target's polls, for as long as this instance owns it.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use http::Uri;
+use serde_json::Value;
+
+use super::{
+    Program,
+    fetch::{Answer, Poll, Validators},
+    pace::{self, Pace},
+    report::Report,
+    sink::Delivery,
+};
+use crate::poller::{Target, Turn};
+
+/// How soon a poll is tried again that could not start: ownership was uncertain, or just changing.
+const NOT_NOW: Duration = Duration::from_millis(50);
+/// The part of the time to the deadline that a poll may use: the rest is for its result.
+const POLL_SHARE: f64 = 0.8;
+
+/// Polls at the target's interval. Ends when the target is no longer owned here.
+pub(super) async fn poll_while_owned(program: &Program, id: &str) {
+    let mut validators = Validators::default();
+    let mut pace = Pace::new(Duration::ZERO);
+    let mut pause: Option<Duration> = None;
+    loop {
+        let Some(target) = program.coordinator.target(id) else {
+            return;
+        };
+        let interval = program.interval(&target);
+        pace.set_interval(interval);
+        let pause_now = pause.unwrap_or_else(|| pace::first_pause(interval));
+        tokio::time::sleep(pause_now).await;
+        if !program.coordinator.is_owned(id) {
+            // Draining for a hand-over looks the same, and may come to nothing: whoever started this
+            // task starts it again when the target is owned then.
+            return;
+        }
+        let uri = match program.uri(&target) {
+            Ok(uri) => uri,
+            Err(error) => {
+                tracing::warn!(target = id, %error, "not polled");
+                pause = Some(interval);
+                continue;
+            }
+        };
+        // First a free place, then the turn: time spent in the queue must not be the lease's.
+        let Ok(_slot) = program.slots.acquire().await else {
+            return;
+        };
+        let Some(turn) = program.coordinator.turn(id) else {
+            pause = Some(NOT_NOW);
+            continue;
+        };
+        let probe = pace.probes();
+        let recovered = program
+            .poll(&turn, &uri, probe, &mut validators, &mut pace)
+            .await;
+        pause = Some(if recovered {
+            Duration::ZERO
+        } else {
+            pace.pause()
+        });
+    }
+}
+
+impl Program {
+    /// One poll and its result. Returns whether a probe found the target well again.
+    async fn poll(
+        &self,
+        turn: &Turn,
+        uri: &Uri,
+        probe: bool,
+        validators: &mut Validators,
+        pace: &mut Pace,
+    ) -> bool {
+        let began = self.clock.boot();
+        let at = self.clock.unix();
+        let poll = Poll {
+            uri,
+            headers: &self.headers,
+            target: turn.target(),
+            token: turn.token(),
+            probe,
+            max_body_bytes: self.settings.max_body_bytes,
+        };
+        let limit = self.timeout().min(turn.left().mul_f64(POLL_SHARE));
+        let outcome = tokio::select! {
+            outcome = tokio::time::timeout(limit, poll.send(&self.client, validators)) => {
+                outcome.unwrap_or_else(|_| Err(format!("no answer within {} ms", limit.as_millis())))
+            }
+            () = turn.lost() => Err("the lease was lost meanwhile".to_owned()),
+        };
+        let duration_ms = self.clock.boot().since(began);
+        let success = outcome.as_ref().is_ok_and(|answer| {
+            // A server that knows no HEAD is there all the same.
+            answer.is_success() || (probe && answer.status.is_client_error())
+        });
+        let recovered = pace.note(success);
+        self.metrics.polled(
+            turn.target(),
+            word(&outcome, success),
+            Duration::from_millis(duration_ms),
+            pace.failures(),
+            at.get(),
+        );
+        if let Err(error) = &outcome {
+            tracing::warn!(target = turn.target(), event = "poll_failed", reason = error, token = %turn.token(), probe, "poll failed");
+        }
+        if !probe {
+            let instance = self.coordinator.instance_id().as_str();
+            let report = Report::new(
+                turn.target(),
+                turn.token(),
+                instance,
+                at,
+                duration_ms,
+                &outcome,
+            );
+            self.deliver(turn, &report).await;
+        }
+        recovered
+    }
+
+    /// Gives a result to every sink, unless the ownership it was made under is over.
+    async fn deliver(&self, turn: &Turn, report: &Report) {
+        if !turn.is_current() {
+            self.metrics.delivered("all", "stale");
+            tracing::warn!(target = turn.target(), event = "result_dropped", reason = "its lease is over", token = %turn.token(), "result dropped");
+            return;
+        }
+        let deliveries = self.sinks.iter().map(|sink| async move {
+            let limit = turn.left();
+            let outcome = match tokio::time::timeout(limit, sink.deliver(report)).await {
+                Ok(Ok(Delivery::Accepted)) => "accepted",
+                Ok(Ok(Delivery::Stale)) => {
+                    tracing::warn!(target = turn.target(), event = "result_dropped", reason = "a newer token is known", sink = sink.name(), token = %turn.token(), "result dropped");
+                    "stale"
+                }
+                Ok(Err(error)) => {
+                    tracing::warn!(target = turn.target(), sink = sink.name(), %error, "a result was not delivered");
+                    "failed"
+                }
+                Err(_) => {
+                    tracing::warn!(target = turn.target(), sink = sink.name(), "a result was not delivered before the deadline");
+                    "late"
+                }
+            };
+            self.metrics.delivered(sink.name(), outcome);
+        });
+        join_all(deliveries).await;
+    }
+
+    /// The target's own interval, or the program's.
+    fn interval(&self, target: &Target) -> Duration {
+        let own = target
+            .document
+            .get("intervalSeconds")
+            .and_then(Value::as_f64);
+        let seconds = own
+            .filter(|seconds| {
+                let fits = self.settings.check_interval(*seconds);
+                if let Err(error) = &fits {
+                    tracing::warn!(target = target.id, %error, "the target's own interval is left out");
+                }
+                fits.is_ok()
+            })
+            .unwrap_or(self.settings.interval_seconds);
+        Duration::from_secs_f64(seconds)
+    }
+
+    fn timeout(&self) -> Duration {
+        Duration::from_secs_f64(self.settings.timeout_seconds)
+    }
+
+    /// The target's own address, or the program's with the target's id in it.
+    fn uri(&self, target: &Target) -> Result<Uri, String> {
+        let own = target.document.get("url").and_then(Value::as_str);
+        let text = match (own, &self.settings.url) {
+            (Some(own), _) => own.to_owned(),
+            (None, Some(pattern)) => pattern.replace("{id}", &target.id),
+            (None, None) => return Err("it has no `url`, and `poll.url` is not set".to_owned()),
+        };
+        let uri: Uri = text
+            .parse()
+            .map_err(|_| "its url is not a URL".to_owned())?;
+        match uri.scheme_str() {
+            Some("http" | "https") if uri.host().is_some() => Ok(uri),
+            _ => Err("its url is not an http or https URL".to_owned()),
+        }
+    }
+}
+
+fn word(outcome: &Result<Answer, String>, success: bool) -> &'static str {
+    match outcome {
+        Ok(answer) if answer.status == http::StatusCode::NOT_MODIFIED => "unchanged",
+        Ok(_) if success => "success",
+        Ok(_) => "refused",
+        Err(_) => "failed",
+    }
+}

@@ -1,0 +1,381 @@
+//! The loop: hears what changes, reads the fleet in full now and then, plans, and acts.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use futures_util::StreamExt;
+use lease::{
+    BootMillis, Event, EventKind, HandoffStage, Key, Notice,
+    polling::{NODE, POLL, TARGET},
+};
+use tokio::sync::mpsc;
+
+use super::{
+    Targets,
+    coordinator::Shared,
+    discovery::{discover, limited},
+    handover::{self, Given},
+    plan::{Mine, plan},
+    target,
+};
+
+/// Events that wait for the loop. When there are more the stream is held up, and a store that cannot
+/// wait sends a snapshot, which means: read everything again.
+const FEED: usize = 1_024;
+/// How many acquires are under way at once.
+const ACQUIRES_AT_ONCE: usize = 32;
+/// How long reading everything may take.
+const DISCOVERY_LIMIT_MS: u64 = 10_000;
+/// The shortest time between two full reads.
+const DISCOVERY_PAUSE_MS: u64 = 50;
+/// Pauses after a failure grow from the first to the second.
+const RETRY_MS: (u64, u64) = (100, 2_000);
+/// Changed targets that are read one by one; with more at once everything is read.
+const TARGETS_ONE_BY_ONE: usize = 16;
+
+/// What the stream of changes says.
+enum Feed {
+    Event(Box<Event>),
+    /// Something may have been missed: read everything.
+    Resync,
+}
+
+/// What a task that the loop started came to.
+enum Done {
+    Asked { target: String, failed: bool },
+    Given { successor: String, given: Given },
+    Taken { target: String },
+}
+
+pub(super) fn spawn(shared: Arc<Shared>) {
+    let (events, feed) = mpsc::channel(FEED);
+    shared.tasks.spawn(listen(shared.clone(), events));
+    let tasks = shared.tasks.clone();
+    tasks.spawn(Reconciler::new(shared).run(feed));
+}
+
+/// Follows the authority's stream of changes, again and again.
+async fn listen(shared: Arc<Shared>, events: mpsc::Sender<Feed>) {
+    let mut pause_ms = RETRY_MS.0;
+    loop {
+        let listening = async {
+            if let Ok(mut changes) = shared.authority.watch(None).await {
+                // Whatever happened before the stream began is found by reading everything.
+                if events.send(Feed::Resync).await.is_err() {
+                    return;
+                }
+                pause_ms = RETRY_MS.0;
+                while let Some(Ok(notice)) = changes.next().await {
+                    let feed = match notice {
+                        Notice::Event(event) if concerns_us(&event) => Feed::Event(Box::new(event)),
+                        Notice::Event(_) => continue,
+                        Notice::Snapshot(_) => Feed::Resync,
+                    };
+                    if events.send(feed).await.is_err() {
+                        return;
+                    }
+                }
+                let _ = events.send(Feed::Resync).await;
+            }
+        };
+        tokio::select! {
+            () = shared.end.cancelled() => return,
+            () = listening => {}
+        }
+        let pause = shared.clock.boot().plus(jittered(pause_ms));
+        pause_ms = (pause_ms * 2).min(RETRY_MS.1);
+        tokio::select! {
+            () = shared.end.cancelled() => return,
+            () = shared.clock.sleep_until(pause) => {}
+        }
+    }
+}
+
+fn concerns_us(event: &Event) -> bool {
+    matches!(event.key.kind(), NODE | POLL | TARGET)
+}
+
+/// A tenth more or less, at random, so that a fleet that started together does not act together.
+fn jittered(ms: u64) -> u64 {
+    let tenth = ms / 10;
+    ms - tenth + rand::random_range(0..=2 * tenth)
+}
+
+struct Reconciler {
+    shared: Arc<Shared>,
+    done: mpsc::Sender<Done>,
+    finished: mpsc::Receiver<Done>,
+    asked: BTreeSet<String>,
+    taking: BTreeSet<String>,
+    /// Instances that did not answer an offer, and until when they get no other.
+    deaf: HashMap<String, BootMillis>,
+    next_discovery: BootMillis,
+    /// Not before this: the last read, or a pause after a failure.
+    discovery_from: BootMillis,
+    failures: u32,
+    resync: bool,
+}
+
+impl Reconciler {
+    fn new(shared: Arc<Shared>) -> Self {
+        // One message per task, and tasks are bounded; a full channel only makes one of them wait.
+        let (done, finished) = mpsc::channel(ACQUIRES_AT_ONCE);
+        let now = shared.clock.boot();
+        Self {
+            shared,
+            done,
+            finished,
+            asked: BTreeSet::new(),
+            taking: BTreeSet::new(),
+            deaf: HashMap::new(),
+            next_discovery: now,
+            discovery_from: now,
+            failures: 0,
+            resync: false,
+        }
+    }
+
+    async fn run(mut self, mut feed: mpsc::Receiver<Feed>) {
+        let shared = self.shared.clone();
+        let mut wake_at = self.next_discovery;
+        loop {
+            tokio::select! {
+                () = shared.end.cancelled() => return,
+                Some(news) = feed.recv() => {
+                    let mut batch = vec![news];
+                    while batch.len() < FEED && let Ok(news) = feed.try_recv() {
+                        batch.push(news);
+                    }
+                    self.hear(batch).await;
+                }
+                Some(done) = self.finished.recv() => self.note(done),
+                () = shared.wake.notified() => {}
+                () = shared.clock.sleep_until(wake_at) => {}
+            }
+            while let Ok(done) = self.finished.try_recv() {
+                self.note(done);
+            }
+            if shared.table.is_stopping() {
+                // Only the end is waited for.
+                wake_at = shared.clock.boot().plus(1_000);
+                continue;
+            }
+            self.look().await;
+            wake_at = self.act();
+        }
+    }
+
+    /// Takes over what the stream says.
+    async fn hear(&mut self, batch: Vec<Feed>) {
+        let mut changed = BTreeSet::new();
+        let now = self.shared.clock.boot();
+        for news in batch {
+            let Feed::Event(event) = news else {
+                self.resync = true;
+                continue;
+            };
+            match (event.key.kind(), event.kind) {
+                (TARGET, _) => {
+                    changed.insert(event.key.clone());
+                }
+                (POLL, EventKind::HandoffOffered) => {
+                    let to_us = event.detail.as_deref() == Some(&*self.shared.holder.to_string());
+                    if to_us {
+                        self.take(event.key.id());
+                    }
+                }
+                (POLL, EventKind::HandoffPrepared) => {
+                    self.shared.prepared.send_modify(|count| *count += 1);
+                }
+                _ => self.shared.mirror().apply(now, &event),
+            }
+        }
+        if matches!(self.shared.targets, Targets::Store) {
+            if changed.len() > TARGETS_ONE_BY_ONE {
+                self.resync = true;
+            } else {
+                for key in changed {
+                    self.read_target(key).await;
+                }
+            }
+        }
+    }
+
+    async fn read_target(&mut self, key: Key) {
+        let shared = &self.shared;
+        let call = shared.authority.record(key.clone());
+        match limited(&*shared.clock, DISCOVERY_LIMIT_MS, call).await {
+            Ok(record) => {
+                let target = record.as_ref().and_then(target::sensible);
+                let now = shared.clock.boot();
+                shared.mirror().set_target(now, key.id(), target);
+            }
+            Err(_) => self.resync = true,
+        }
+    }
+
+    fn note(&mut self, done: Done) {
+        match done {
+            Done::Asked { target, failed } => {
+                self.asked.remove(&target);
+                if failed {
+                    self.failed();
+                }
+            }
+            Done::Given { successor, given } => {
+                if given == Given::NoAnswer {
+                    let quiet_ms = 2 * self.shared.options.lease_ttl_ms;
+                    let until = self.shared.clock.boot().plus(quiet_ms);
+                    self.deaf.insert(successor, until);
+                }
+            }
+            Done::Taken { target } => {
+                self.taking.remove(&target);
+            }
+        }
+    }
+
+    /// The store could not say: look at everything again after a pause.
+    fn failed(&mut self) {
+        let pause = RETRY_MS.0 << self.failures.min(8);
+        self.failures = self.failures.saturating_add(1);
+        let pause = jittered(pause.min(RETRY_MS.1));
+        self.discovery_from = self.shared.clock.boot().plus(pause);
+        self.resync = true;
+    }
+
+    /// Reads everything when it is time to.
+    async fn look(&mut self) {
+        let shared = self.shared.clone();
+        let now = shared.clock.boot();
+        let lapsed = shared
+            .mirror()
+            .next_lapse(shared.me())
+            .is_some_and(|at| at <= now);
+        let due = self.resync || lapsed || !shared.is_present() || now >= self.next_discovery;
+        if !due || now < self.discovery_from {
+            return;
+        }
+        if !shared.ensure_presence().await {
+            self.failed();
+            return;
+        }
+        match limited(&*shared.clock, DISCOVERY_LIMIT_MS, discover(&shared)).await {
+            Ok(()) => {
+                shared.log_renewals();
+                self.resync = false;
+                self.failures = 0;
+                let now = shared.clock.boot();
+                self.next_discovery = now.plus(jittered(shared.options.discovery_ms));
+                self.discovery_from = now.plus(DISCOVERY_PAUSE_MS);
+            }
+            Err(error) => {
+                tracing::warn!(instance = %shared.id, %error, "discovery failed");
+                self.failed();
+            }
+        }
+    }
+
+    /// Plans and acts; returns when to think again if nothing happens.
+    fn act(&mut self) -> BootMillis {
+        let shared = self.shared.clone();
+        let now = shared.clock.boot();
+        // With something possibly missed, nothing new is begun: what looks free may not be.
+        if self.resync {
+            return self.discovery_from.max(now.plus(1));
+        }
+        let mine: Vec<Mine> = shared
+            .table
+            .entries()
+            .into_iter()
+            .map(|(target, moving, by_hand)| Mine {
+                target,
+                moving,
+                by_hand,
+            })
+            .collect();
+        self.deaf.retain(|_, until| *until > now);
+        let (plan, offers, offered) = {
+            let mut mirror = shared.mirror();
+            let plan = plan(
+                shared.me(),
+                now,
+                &shared.options,
+                &mut mirror,
+                &mine,
+                &self.asked,
+                |node| self.deaf.contains_key(node),
+            );
+            let holder = |node: &String| mirror.member_holder(node).cloned();
+            let offers: Vec<_> = plan
+                .offer
+                .iter()
+                .filter_map(|(target, node)| Some((target.clone(), holder(node)?)))
+                .collect();
+            // An offer whose event was missed.
+            let to_us = mirror.leases().filter(|(_, seen)| {
+                seen.handoff.as_ref().is_some_and(|handoff| {
+                    handoff.stage == HandoffStage::Offered && handoff.successor == shared.holder
+                })
+            });
+            let offered: Vec<String> = to_us.map(|(id, _)| id.clone()).collect();
+            (plan, offers, offered)
+        };
+        for target in offered {
+            self.take(&target);
+        }
+        for (target, reason) in plan.release {
+            let shared = shared.clone();
+            self.shared.tasks.spawn(async move {
+                // What is running ends by itself before its deadline; the lease goes at once.
+                let _ = shared.give_back(&target, reason).await;
+            });
+        }
+        for target in plan.acquire {
+            if self.asked.len() >= ACQUIRES_AT_ONCE {
+                break;
+            }
+            self.ask(target);
+        }
+        for (target, successor) in offers {
+            let (shared, done) = (shared.clone(), self.done.clone());
+            self.shared.tasks.spawn(async move {
+                let node = successor.name.to_string();
+                let given = handover::give(&shared, &target, successor).await;
+                let _ = done
+                    .send(Done::Given {
+                        successor: node,
+                        given,
+                    })
+                    .await;
+            });
+        }
+        let next = plan
+            .wake_at
+            .map_or(self.next_discovery, |at| at.min(self.next_discovery));
+        next.max(self.discovery_from).max(now.plus(1))
+    }
+
+    fn ask(&mut self, target: String) {
+        let (shared, done) = (self.shared.clone(), self.done.clone());
+        self.asked.insert(target.clone());
+        self.shared.tasks.spawn(async move {
+            let failed = shared.ask(&target, false).await.is_err();
+            let _ = done.send(Done::Asked { target, failed }).await;
+        });
+    }
+
+    fn take(&mut self, target: &str) {
+        if !self.taking.insert(target.to_owned()) {
+            return;
+        }
+        let (shared, done) = (self.shared.clone(), self.done.clone());
+        let target = target.to_owned();
+        self.shared.tasks.spawn(async move {
+            handover::take(&shared, &target).await;
+            let _ = done.send(Done::Taken { target }).await;
+        });
+    }
+}
