@@ -1,5 +1,7 @@
 //! JSON in and out.
 
+use std::time::Duration;
+
 use axum::{
     body::to_bytes,
     extract::{FromRequest, Request},
@@ -8,14 +10,18 @@ use axum::{
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use leasehold_api::Code;
 use serde::{Serialize, de::DeserializeOwned};
+use tokio::time::timeout;
 
-use crate::Reject;
+use crate::{Reject, frame::too_slow};
 
 /// The largest body of a request.
 pub(crate) const MAX_BODY_BYTES: usize = 1024 * 1024;
 /// The largest body of a call to the kernel's own interface: a transaction may hold several records of
 /// 256 KiB each.
 pub(crate) const MAX_KERNEL_BODY_BYTES: usize = 8 * 1024 * 1024;
+
+/// How long a caller may take to send its body: one that trickles must not hold a place for ever.
+const MAX_BODY_TIME: Duration = Duration::from_secs(10);
 
 /// A JSON object as the body of a request. Wrong fields are named.
 pub struct JsonBody<T>(pub T);
@@ -64,8 +70,9 @@ async fn read(request: Request, limit: usize) -> Result<axum::body::Bytes, Rejec
     }
     let json = is_json(headers);
     // Reading fails when the body is too long or the caller went away; the latter sees no answer.
-    let bytes = to_bytes(request.into_body(), limit)
+    let bytes = timeout(MAX_BODY_TIME, to_bytes(request.into_body(), limit))
         .await
+        .map_err(|_| too_slow())?
         .map_err(|_| too_large())?;
     if !json && !bytes.is_empty() {
         return Err(Reject::new(

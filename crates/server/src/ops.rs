@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Runs one call to the authority and counts it.
-async fn measured<T>(
+pub(crate) async fn measured<T>(
     app: &App,
     op: &'static str,
     outcome: impl FnOnce(&T) -> &'static str,
@@ -45,8 +45,23 @@ async fn detached<T: Send + 'static>(
         .unwrap_or_else(|_| Err(Error::Unknown("the call did not finish".into())))
 }
 
-/// Asks for keys.
+/// Asks for keys, if the caller may ask again already and there is room.
 pub(crate) async fn acquire(
+    app: &App,
+    caller: &Caller,
+    request: Acquire,
+) -> Result<Acquired, Reject> {
+    let shed = &app.parts().shed;
+    let admitted = shed
+        .rate(&caller.token_id)
+        .and_then(|()| shed.acquire(request.wait_ms > 0));
+    let _permit = admitted.inspect_err(|_| app.metrics().turned_away("acquire"))?;
+    grant(app, caller, request).await
+}
+
+/// Asks for keys without a budget of its own: for a sign of life, which must get through however many
+/// ask for keys.
+pub(crate) async fn grant(
     app: &App,
     caller: &Caller,
     mut request: Acquire,
@@ -57,12 +72,7 @@ pub(crate) async fn acquire(
         caller.unbound()?;
     }
     request.validate()?;
-    let shed = &app.parts().shed;
     let waits = request.wait_ms > 0;
-    let admitted = shed
-        .rate(&caller.token_id)
-        .and_then(|()| shed.acquire(waits));
-    let _permit = admitted.inspect_err(|_| app.metrics().turned_away("acquire"))?;
     let _waiting = waits.then(|| app.metrics().waiter());
     let limit = app.parts().limits.request_timeout() + Duration::from_millis(request.wait_ms);
     let call = measured(

@@ -9,6 +9,7 @@ use axum_server::{
     tls_rustls::{RustlsAcceptor, RustlsConfig},
 };
 use hyper::body::Incoming;
+use hyper_util::rt::TokioTimer;
 use lease::{Authority, Clock};
 use tokio::net::TcpListener;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -29,6 +30,9 @@ use crate::{
 
 /// How long the server waits for its own watch before it serves without one.
 const WATCH_FIRST: Duration = Duration::from_secs(1);
+
+/// How long a caller may take to send the head of a request, or stay silent between two requests.
+const MAX_HEADER_TIME: Duration = Duration::from_secs(60);
 
 /// Why a server could not be started or failed.
 #[derive(Debug, thiserror::Error)]
@@ -218,7 +222,12 @@ impl Server {
             }
         });
         tracing::info!(address = %self.local_addr, tls = self.tls.is_some(), "listening");
-        let server = axum_server::from_tcp(self.listener)?.handle(handle);
+        let mut server = axum_server::from_tcp(self.listener)?.handle(handle);
+        server
+            .http_builder()
+            .http1()
+            .timer(TokioTimer::new())
+            .header_read_timeout(MAX_HEADER_TIME);
         let served = match self.tls {
             Some(config) => {
                 let acceptor = RustlsAcceptor::new(config).acceptor(NoDelayAcceptor::new());

@@ -246,6 +246,10 @@ async fn only_acquires_are_rate_limited_each_token_for_itself() {
             )
             .await;
         assert_eq!(status, 200);
+        let (status, _) = server
+            .call(WRITER, "PUT", "/api/v1/holders/h/", json!({}))
+            .await;
+        assert_eq!(status, 200, "a sign of life is no acquire");
     }
 }
 

@@ -1,8 +1,8 @@
 //! The kernel's own interface: what makes this server an authority for another process.
 
 use ::lease::{
-    Acquire, Acquired, Departure, EventQuery, HandoffStep, Key, Lease, LeaseId, LeaseQuery,
-    LeaseRef, RecordQuery, Renew, Revision, Revoke, Token, Transaction,
+    Acquire, Acquired, Committed, Departure, EventQuery, HandoffStep, Key, Lease, LeaseId,
+    LeaseQuery, LeaseRef, RecordQuery, Renew, Revision, Revoke, Token, Transaction,
 };
 use axum::{
     extract::{Path, State},
@@ -90,11 +90,23 @@ async fn answer(
                     return Err(Reject::no_lease());
                 }
             }
-            Json(authority.handoff(step).await?).into_response()
+            let call = authority.handoff(step);
+            Json(ops::measured(app, "handoff", |_| "stepped", call).await?).into_response()
         }
         "commit" => {
             caller.unbound()?;
-            Json(authority.commit(body.parse::<Transaction>()?).await?).into_response()
+            let call = authority.commit(body.parse::<Transaction>()?);
+            let word = |committed: &Committed| match committed {
+                Committed::Done { .. } => "done",
+                Committed::Conflict { .. } => "conflict",
+                Committed::Refused(_) => "refused",
+            };
+            let committed = ops::measured(app, "commit", word, call).await?;
+            Json(match committed {
+                Committed::Refused(refusal) => Committed::Refused(ops::masked(&caller, refusal)?),
+                other => other,
+            })
+            .into_response()
         }
         "record" => {
             caller.unbound()?;

@@ -40,7 +40,7 @@ async fn present(
     JsonBody(request): JsonBody<PresenceRequest>,
 ) -> Result<Json<HolderPresence>, Reject> {
     let acquire = request.check(&name).map_err(Reject::invalid)?;
-    match ops::acquire(&app, &caller, acquire).await? {
+    match ops::grant(&app, &caller, acquire).await? {
         Acquired::Granted { leases, .. } => leases
             .first()
             .map(|lease| Json(HolderPresence::from(lease)))
