@@ -118,6 +118,14 @@ impl Client {
         &self.inner.base
     }
 
+    pub(crate) fn options(&self) -> &Options {
+        &self.inner.options
+    }
+
+    pub(crate) fn bearer(&self) -> Option<&HeaderValue> {
+        self.inner.bearer.as_ref()
+    }
+
     /// A call without a body.
     pub(crate) fn get(&self, path: impl Into<String>) -> Call {
         Call {

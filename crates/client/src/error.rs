@@ -1,6 +1,9 @@
 //! Failures of a call, with the one distinction that matters: a definite *no* apart from *unknown*.
 
-use leasehold_api::{Code, Problem};
+use leasehold_api::{
+    Code, FieldError, Problem,
+    authority::{Fault, FaultKind},
+};
 
 /// Why a call did not succeed.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -95,6 +98,16 @@ impl From<Error> for lease::Error {
             return fault.into();
         }
         match problem.known() {
+            Some(Code::ConfigInvalid) => {
+                let wrong = problem.errors.first().cloned();
+                let wrong = wrong.unwrap_or_else(|| FieldError::new("request", problem.detail));
+                Fault {
+                    kind: FaultKind::Invalid,
+                    field: Some(wrong.field),
+                    text: wrong.expected,
+                }
+                .into()
+            }
             Some(Code::AuthenticationFailed | Code::AuthorizationFailed) => Self::Denied(text),
             Some(code) if code.has_no_side_effects() && code.retryable() => Self::Unavailable(text),
             Some(code) if code.has_no_side_effects() => Self::Broken(text),
@@ -140,6 +153,11 @@ mod tests {
         assert!(matches!(error, lease::Error::Unavailable(_)), "{error}");
         let error = lease::Error::from(problem(Code::InternalError));
         assert!(matches!(error, lease::Error::Unknown(_)), "{error}");
+        let mut wrong = Problem::new(Code::ConfigInvalid, "x");
+        wrong.errors = vec![FieldError::new("ttl", "more")];
+        let error = lease::Error::from(Error::Problem(Box::new(wrong)));
+        let expected = lease::Invalid::new("ttl", "more");
+        assert_eq!(error, lease::Error::Invalid(expected));
         let error = lease::Error::from(problem(Code::AuthenticationFailed));
         assert!(matches!(error, lease::Error::Denied(_)), "{error}");
     }

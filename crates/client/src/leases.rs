@@ -183,13 +183,9 @@ impl Client {
         self.repeatable(Method::PUT, path, request).await
     }
 
-    /// The holder leaves in good order: everything it has is released.
-    pub async fn leave(&self, holder: &lease::Holder) -> Result<HolderRemoved, Error> {
-        let path = query(
-            &paths::fill(paths::HOLDER, &[holder.name.as_str()]),
-            &[("incarnation", Some(holder.incarnation.to_string()))],
-        );
-        let mut call = self.get(path);
+    /// The present incarnation of a holder leaves in good order: everything it has is released.
+    pub async fn leave(&self, name: &str) -> Result<HolderRemoved, Error> {
+        let mut call = self.get(paths::fill(paths::HOLDER, &[name]));
         call.method = Method::DELETE;
         self.call(call).await
     }

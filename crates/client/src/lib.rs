@@ -43,11 +43,13 @@
 //! hold them.
 
 mod client;
+mod convert;
 mod error;
 pub mod keeper;
 mod leases;
 mod remote;
 mod sse;
+pub mod stream;
 mod tls;
 mod transport;
 mod wait;
@@ -59,6 +61,7 @@ pub use error::Error;
 pub use keeper::{Guard, Keeper, Lost, State};
 pub use leases::{EventFilter, LeaseFilter};
 pub use remote::Remote;
+pub use stream::HolderStream;
 pub use tls::Trust;
 
 /// A holder with this stable name and an incarnation for this process start.

@@ -60,7 +60,7 @@ pub struct Options {
     /// instead of at the next renewal (L17). It carries everybody's changes: in a large fleet over
     /// HTTP take [`Options::losses`] instead.
     pub watch: bool,
-    /// Losses that come from elsewhere, for instance from the holder's stream.
+    /// Losses that come from elsewhere, for instance from a [`crate::HolderStream`].
     pub losses: Option<Arc<dyn Losses>>,
     /// The other holders, asked before a lease with the policy `continue` goes on (L13).
     pub peers: Option<Arc<dyn Peers>>,
@@ -98,15 +98,20 @@ impl fmt::Debug for Options {
     }
 }
 
-/// A lease that is gone, as told from outside the renewals.
+/// What is told about losses from outside the renewals.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Told {
-    /// The key.
-    pub key: Key,
-    /// The token it was held under.
-    pub token: Token,
-    /// Why it is gone.
-    pub loss: lease::Loss,
+pub enum Told {
+    /// A lease is gone.
+    Lost {
+        /// Its key.
+        key: Key,
+        /// The token it was held under.
+        token: Token,
+        /// Why it is gone.
+        loss: lease::Loss,
+    },
+    /// Something may have been missed: everything is renewed at once to find out.
+    Missed,
 }
 
 /// Where definite losses come from beside the answers to renewals.

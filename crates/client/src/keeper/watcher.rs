@@ -89,13 +89,13 @@ pub(super) async fn follow_losses(
             next = losses.recv() => next,
         };
         match next {
-            Ok(told) => {
-                let holding = core.registry().find(&told.key, told.token).cloned();
+            Ok(Told::Lost { key, token, loss }) => {
+                let holding = core.registry().find(&key, token).cloned();
                 if let Some(holding) = holding {
-                    core.lose(&holding, Lost::from(told.loss));
+                    core.lose(&holding, Lost::from(loss));
                 }
             }
-            Err(broadcast::error::RecvError::Lagged(_)) => core.verify(),
+            Ok(Told::Missed) | Err(broadcast::error::RecvError::Lagged(_)) => core.verify(),
             Err(broadcast::error::RecvError::Closed) => return,
         }
     }

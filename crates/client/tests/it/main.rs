@@ -8,4 +8,7 @@ mod keeping;
 mod losing;
 mod property;
 mod releasing;
+mod remote;
+mod served;
+mod stream;
 mod world;

@@ -548,7 +548,8 @@ impl<'a> Run<'a> {
             let (mut pending, active): (Vec<_>, Vec<_>) = leases
                 .into_iter()
                 .partition(|lease| lease.status == Status::Pending);
-            pending.sort_by(|a, b| (&a.key, &a.holder).cmp(&(&b.key, &b.holder)));
+            // One holder may wait twice for one key, and stores list those in any order.
+            pending.sort_by(|a, b| (&a.key, &a.holder, a.ttl).cmp(&(&b.key, &b.holder, b.ttl)));
             (pending, active)
         };
         let ((waiting, mine), (theirs_waiting, theirs)) = (split(mine), split(theirs.items));
