@@ -13,7 +13,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .nth(1)
         .unwrap_or("memory:".into())
         .parse()?;
-    let store = leasehold_store::open(&url, Default::default(), Arc::new(System)).await?;
+    let store =
+        leasehold_store::open(&url, leasehold_store::Options::default(), Arc::new(System)).await?;
     let targets = Targets::Fixed(
         (1..=9)
             .map(|n| Target::new(format!("session-{n}")))

@@ -9,7 +9,7 @@ use crate::{
     config::Config,
     doctor,
     exit::{Exit, Failure, Outcome},
-    lease, logging, man, run, serve, settings, token,
+    lease, logging, man, run, serve, settings, token, worker,
 };
 
 const ABOUT: &str = "\
@@ -97,6 +97,7 @@ impl Shared {
 enum Verb {
     Serve(serve::Arguments),
     Run(run::Arguments),
+    Worker(worker::Arguments),
     /// Acquire, keep, look at and end leases
     #[command(subcommand)]
     Lease(lease::Verb),
@@ -136,12 +137,14 @@ impl Cli {
             _ => {}
         }
         let config = self.shared.load()?;
-        logging::start(&config.log, matches!(self.verb, Verb::Serve(_)))?;
-        let runtime = runtime(matches!(self.verb, Verb::Serve(_)))?;
+        let serves = matches!(self.verb, Verb::Serve(_) | Verb::Worker(_));
+        logging::start(&config.log, serves)?;
+        let runtime = runtime(serves)?;
         runtime.block_on(async {
             match self.verb {
                 Verb::Serve(arguments) => serve::run(arguments, &self.shared, config).await,
                 Verb::Run(arguments) => run::run(arguments, config).await,
+                Verb::Worker(arguments) => worker::run(arguments, &self.shared, config).await,
                 Verb::Lease(verb) => lease::run(verb, config).await,
                 Verb::Token(verb) => token::run(verb, config).await,
                 Verb::Doctor(arguments) => doctor::run(&arguments, config).await,

@@ -14,8 +14,10 @@ mod man;
 mod print;
 mod run;
 mod serve;
+mod sessions;
 mod settings;
 mod token;
+mod worker;
 
 fn main() -> std::process::ExitCode {
     match leasehold_agents::supervise::entry(std::env::args_os()) {

@@ -4,6 +4,7 @@ use std::{
     net::SocketAddr, os::unix::fs::DirBuilderExt, path::PathBuf, process::ExitCode, sync::Arc,
 };
 
+use leasehold_agents::orchestrator::{Metrics, Options as WorkerOptions};
 use leasehold_clock::System;
 use leasehold_server::{GuardOptions, Server, TlsOptions};
 use leasehold_store::{Store, StoreUrl};
@@ -15,6 +16,7 @@ use crate::{
     data_dir,
     exit::{Exit, Failure, Outcome},
     print,
+    sessions::{self, Agents},
     settings::refuse_unknown_variables,
 };
 
@@ -77,6 +79,11 @@ pub async fn run(arguments: Arguments, shared: &Shared, mut config: Config) -> O
     let folder = data_dir::find(&config);
     let url = store_url(&config, folder.as_ref())?;
     let options = options(&config, folder.clone())?;
+    let worker = if config.sessions.worker {
+        Some(sessions::worker(&config, folder.as_ref())?)
+    } else {
+        None
+    };
     if let Some(folder) = &folder {
         make_private(folder)?;
     }
@@ -86,25 +93,41 @@ pub async fn run(arguments: Arguments, shared: &Shared, mut config: Config) -> O
     let store = leasehold_store::open(&url, leasehold_store::Options::default(), clock.clone())
         .await
         .map_err(|error| Failure::new(Exit::Failed, format!("cannot open {url}: {error}")))?;
-    let server = Server::builder()
-        .options(options)
-        .authority(store.authority())
-        .clock(clock)
-        .bind()
-        .await
-        .map_err(server_failed);
-    let served = match server {
-        Ok(server) => {
-            greet(&server, &url, folder.as_ref())?;
-            server.run(stop.asked()).await.map_err(server_failed)
-        }
-        Err(failure) => Err(failure),
-    };
+    let served = serve(&config, options, worker, &store, clock, async |server| {
+        greet(&server, &url, folder.as_ref())?;
+        server.run(stop.asked()).await.map_err(server_failed)
+    })
+    .await;
     close(&store).await?;
     served.map(|()| ExitCode::SUCCESS)
 }
 
-async fn close(store: &Store) -> Result<(), Failure> {
+/// Binds the address, starts the agents of sessions, and serves until the end.
+async fn serve(
+    config: &Config,
+    options: leasehold_server::Options,
+    worker: Option<WorkerOptions>,
+    store: &Store,
+    clock: Arc<System>,
+    run: impl AsyncFnOnce(Server) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let metrics = Metrics::default();
+    let builder = Server::builder()
+        .options(options)
+        .authority(store.authority())
+        .clock(clock.clone());
+    builder
+        .metrics()
+        .register(|registry| metrics.register(registry));
+    let server = builder.bind().await.map_err(server_failed)?;
+    let agents = Agents::start(config, worker, true, store.authority(), clock, metrics).await?;
+    let served = run(server).await;
+    agents.stop().await;
+    served
+}
+
+/// Closes a store in good order.
+pub async fn close(store: &Store) -> Result<(), Failure> {
     store.close().await.map_err(|error| {
         Failure::new(
             Exit::Broken,
@@ -156,13 +179,14 @@ fn options(config: &Config, folder: Option<PathBuf>) -> Result<leasehold_server:
         listen: server.listen,
         insecure_listen: server.insecure_listen,
         tls,
-        data_dir: folder,
         tokens: server.tokens.iter().cloned().map(Into::into).collect(),
         lan_guard: (!server.allow.is_empty()).then(|| GuardOptions {
             allow: Some(words(&server.allow)),
         }),
         trusted_proxies: words(&server.trusted_proxies),
         limits: leasehold_server::Limits::default(),
+        sessions: sessions::doors(config, folder.as_ref())?,
+        data_dir: folder,
     })
 }
 
@@ -198,13 +222,14 @@ fn make_private(folder: &PathBuf) -> Result<(), Failure> {
 }
 
 /// The first signal asks to stop in good order, the second one ends it.
-struct Stop {
+pub struct Stop {
     terminate: tokio::signal::unix::Signal,
     interrupt: tokio::signal::unix::Signal,
 }
 
 impl Stop {
-    fn listen() -> Result<Self, Failure> {
+    /// Begins to listen for signals.
+    pub fn listen() -> Result<Self, Failure> {
         let on = |kind| {
             signal(kind).map_err(|error| {
                 Failure::new(Exit::Failed, format!("cannot listen for signals: {error}"))
@@ -216,7 +241,8 @@ impl Stop {
         })
     }
 
-    async fn asked(mut self) {
+    /// Resolves with the first signal.
+    pub async fn asked(mut self) {
         self.next().await;
         tokio::spawn(async move {
             self.next().await;

@@ -112,7 +112,7 @@ fn jump(nodes: &[String], targets: &[String]) -> Vec<usize> {
 fn jump_bucket(mut key: u64, buckets: usize) -> usize {
     let mut bucket = 0_i64;
     let mut next = 0_i64;
-    while next < buckets as i64 {
+    while next < i64::try_from(buckets).unwrap_or(i64::MAX) {
         bucket = next;
         key = key.wrapping_mul(2_862_933_555_777_941_757).wrapping_add(1);
         let spread = (1_u64 << 31) as f64 / ((key >> 33) + 1) as f64;

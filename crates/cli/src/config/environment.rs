@@ -93,6 +93,67 @@ pub const SETTINGS: &[Setting] = &[
         Some("XG2G_TRUSTED_PROXIES"),
         |config, text| parse_list(text).map(|value| config.server.trusted_proxies = value)
     ),
+    setting!(
+        "sessions.lease_ttl",
+        "LEASEHOLD_SESSIONS_LEASE_TTL",
+        |config, text| parse(text).map(|value| config.sessions.lease_ttl = value)
+    ),
+    setting!(
+        "sessions.heartbeat_interval",
+        "LEASEHOLD_SESSIONS_HEARTBEAT_INTERVAL",
+        |config, text| parse(text).map(|value| config.sessions.heartbeat_interval = value)
+    ),
+    setting!(
+        "sessions.expiry_check_interval",
+        "LEASEHOLD_SESSIONS_EXPIRY_CHECK_INTERVAL",
+        |config, text| parse(text).map(|value| config.sessions.expiry_check_interval = value)
+    ),
+    setting!(
+        "sessions.idempotency_ttl",
+        "LEASEHOLD_SESSIONS_IDEMPOTENCY_TTL",
+        |config, text| parse(text).map(|value| config.sessions.idempotency_ttl = value)
+    ),
+    setting!(
+        "sessions.api_leases",
+        "LEASEHOLD_SESSIONS_API_LEASES",
+        Some("XG2G_V3_API_LEASES"),
+        |config, text| parse_flag(text).map(|value| config.sessions.api_leases = value)
+    ),
+    setting!(
+        "sessions.worker",
+        "LEASEHOLD_SESSIONS_WORKER",
+        |config, text| parse_flag(text).map(|value| config.sessions.worker = value)
+    ),
+    setting!(
+        "sessions.worker_name",
+        "LEASEHOLD_SESSIONS_WORKER_NAME",
+        |config, text| {
+            config.sessions.worker_name = Some(text.into());
+            Ok(())
+        }
+    ),
+    setting!(
+        "sessions.tuner_slots",
+        "LEASEHOLD_SESSIONS_TUNER_SLOTS",
+        Some("XG2G_V3_TUNER_SLOTS"),
+        |config, text| parse_list(text).map(|value| config.sessions.tuner_slots = value)
+    ),
+    setting!(
+        "sessions.source_template",
+        "LEASEHOLD_SESSIONS_SOURCE_TEMPLATE",
+        |config, text| {
+            config.sessions.source_template = Some(text.into());
+            Ok(())
+        }
+    ),
+    setting!(
+        "sessions.output_dir",
+        "LEASEHOLD_SESSIONS_OUTPUT_DIR",
+        |config, text| {
+            config.sessions.output_dir = Some(text.into());
+            Ok(())
+        }
+    ),
     setting!("client.url", "LEASEHOLD_URL", |config, text| {
         config.client.url = Some(text.into());
         Ok(())

@@ -4,6 +4,7 @@ mod environment;
 mod file;
 mod period;
 mod sections;
+mod sessions;
 mod timing;
 
 use std::path::{Path, PathBuf};
@@ -11,6 +12,7 @@ use std::path::{Path, PathBuf};
 pub use environment::{SETTINGS, unknown_variables};
 pub use period::Period;
 pub use sections::{Config, Log, LogFormat};
+pub use sessions::Sessions;
 pub use timing::{check as check_timing, worst_case};
 
 use crate::exit::{Exit, Failure};

@@ -7,7 +7,7 @@ use leasehold_server::auth::{Scope, TokenSpec};
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::Period;
+use super::{Period, Sessions};
 
 /// Shown instead of a secret.
 const REDACTED: &str = "(hidden)";
@@ -22,6 +22,8 @@ pub struct Config {
     pub client: Client,
     /// How `leasehold run` and `leasehold lease acquire` own a key.
     pub lease: LeaseDefaults,
+    /// Sessions: how long they live and how they are run.
+    pub sessions: Sessions,
     /// What is logged, and how.
     pub log: Log,
 }

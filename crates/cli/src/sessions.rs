@@ -1,0 +1,105 @@
+//! The worker and the reaper of sessions, put together from the configuration.
+
+use std::{path::PathBuf, sync::Arc};
+
+use lease::{Authority, Clock, HolderName};
+use leasehold_agents::{
+    orchestrator::{Metrics, Options, Orchestrator, Reaper, ReaperOptions},
+    supervise::Launcher,
+};
+use leasehold_server::SessionOptions;
+
+use crate::{
+    config::{Config, wrong},
+    exit::{Exit, Failure},
+    holder,
+};
+
+/// What the doors need to know about sessions.
+pub fn doors(config: &Config, folder: Option<&PathBuf>) -> Result<SessionOptions, Failure> {
+    let sessions = &config.sessions;
+    sessions.check()?;
+    let options = SessionOptions {
+        lease_ttl_ms: sessions.lease_ttl.millis(),
+        heartbeat_interval_ms: sessions.heartbeat_interval.millis(),
+        api_leases: sessions.api_leases,
+        profiles: sessions.all_profiles().into_keys().collect(),
+        output_dir: Some(output_dir(config, folder)),
+    };
+    options.validate().map_err(wrong)?;
+    Ok(options)
+}
+
+/// How this machine's worker runs sessions.
+pub fn worker(config: &Config, folder: Option<&PathBuf>) -> Result<Options, Failure> {
+    let sessions = &config.sessions;
+    let name = match &sessions.worker_name {
+        Some(name) => HolderName::new(name).map_err(wrong)?,
+        None => HolderName::new(format!("worker-{}", holder::default_name())).map_err(wrong)?,
+    };
+    let mut options = Options::new(name, output_dir(config, folder));
+    options.tuner_slots.clone_from(&sessions.tuner_slots);
+    options.profiles = sessions.all_profiles();
+    options
+        .source_template
+        .clone_from(&sessions.source_template);
+    options.scan_interval_ms = sessions.expiry_check_interval.millis();
+    options.validate().map_err(wrong)?;
+    Ok(options)
+}
+
+fn output_dir(config: &Config, folder: Option<&PathBuf>) -> PathBuf {
+    let configured = config.sessions.output_dir.clone();
+    configured.unwrap_or_else(|| match folder {
+        Some(folder) => folder.join("sessions"),
+        None => std::env::temp_dir().join("leasehold-sessions"),
+    })
+}
+
+/// The agents that end and run sessions.
+pub struct Agents {
+    reaper: Option<Reaper>,
+    worker: Option<Orchestrator>,
+}
+
+impl Agents {
+    /// Starts the reaper, and the worker where one is wanted.
+    pub async fn start(
+        config: &Config,
+        worker: Option<Options>,
+        reaper: bool,
+        authority: Arc<dyn Authority>,
+        clock: Arc<dyn Clock>,
+        metrics: Metrics,
+    ) -> Result<Self, Failure> {
+        let options = ReaperOptions {
+            interval_ms: config.sessions.expiry_check_interval.millis(),
+            ..ReaperOptions::default()
+        };
+        let reaper = reaper
+            .then(|| Reaper::start(authority.clone(), clock.clone(), options, metrics.clone()));
+        let worker = match worker {
+            Some(options) => {
+                let launcher = Launcher::this_binary();
+                let started = Orchestrator::start(authority, clock, options, launcher, metrics);
+                Some(started.await.map_err(|error| {
+                    Failure::new(Exit::Failed, format!("cannot start the worker: {error}"))
+                })?)
+            }
+            None => None,
+        };
+        Ok(Self { reaper, worker })
+    }
+
+    /// Ends every session of the worker in order, then stops.
+    pub async fn stop(self) {
+        if let Some(worker) = self.worker
+            && let Err(error) = worker.stop().await
+        {
+            tracing::warn!(%error, "the worker did not stop in good order");
+        }
+        if let Some(reaper) = self.reaper {
+            reaper.stop().await;
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! `leasehold worker`.
+
+use std::{process::ExitCode, sync::Arc};
+
+use lease::Authority;
+use leasehold_agents::orchestrator::Metrics;
+use leasehold_clock::System;
+use leasehold_store::Store;
+
+use crate::{
+    cli::Shared,
+    config::{Config, wrong},
+    connect, data_dir,
+    exit::{Exit, Failure, Outcome},
+    print,
+    serve::Stop,
+    sessions::{self, Agents},
+    settings::refuse_unknown_variables,
+};
+
+/// Run sessions as a process of its own, apart from the API
+///
+/// The worker alone owns the leases of channels and tuners. Restarted under the same name it frees at
+/// once what its predecessor held. SIGTERM ends its sessions in order.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  leasehold worker --server https://leases.example:8740    # over HTTP
+  leasehold worker --store postgres://db/leasehold          # on the shared store itself")]
+pub struct Arguments {
+    /// The shared store, instead of a server
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+    /// The worker's stable name [env: LEASEHOLD_SESSIONS_WORKER_NAME] [default: made from the host]
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+}
+
+/// Runs until it is told to stop.
+pub async fn run(arguments: Arguments, shared: &Shared, mut config: Config) -> Outcome {
+    refuse_unknown_variables(shared)?;
+    config.sessions.worker_name = arguments.name.or(config.sessions.worker_name.take());
+    config.sessions.check()?;
+    let folder = data_dir::find(&config);
+    let options = sessions::worker(&config, folder.as_ref())?;
+    let stop = Stop::listen()?;
+    let clock = Arc::new(System);
+    let (authority, store): (Arc<dyn Authority>, Option<Store>) = match &arguments.store {
+        Some(url) => {
+            let url = url
+                .parse()
+                .map_err(|error| wrong(format!("--store: {error}")))?;
+            let defaults = leasehold_store::Options::default();
+            let store = leasehold_store::open(&url, defaults, clock.clone())
+                .await
+                .map_err(|error| {
+                    Failure::new(Exit::Failed, format!("cannot open {url}: {error}"))
+                })?;
+            (store.authority(), Some(store))
+        }
+        None => (connect::authority(&config)?, None),
+    };
+    let name = options.name.clone();
+    let agents = Agents::start(
+        &config,
+        Some(options),
+        false,
+        authority,
+        clock,
+        Metrics::default(),
+    )
+    .await?;
+    print::line(&format!("worker {name} takes sessions"))?;
+    stop.asked().await;
+    agents.stop().await;
+    if let Some(store) = store {
+        crate::serve::close(&store).await?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
