@@ -14,6 +14,7 @@ mod ops;
 mod options;
 mod problem;
 mod query;
+mod registry;
 mod server;
 mod shed;
 mod streams;

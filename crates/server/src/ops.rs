@@ -3,8 +3,8 @@
 use std::{collections::HashSet, future::Future, sync::Arc, time::Duration};
 
 use lease::{
-    Acquire, Acquired, Authority, Cause, Departure, Error, Key, Lease, LeaseId, LeaseQuery,
-    LeaseRef, Loss, Renew, Renewal, Renewals, Renewed, Revoke,
+    Acquire, Acquired, Authority, Cause, Committed, Departure, Error, Expect, Key, Lease, LeaseId,
+    LeaseQuery, LeaseRef, Loss, Renew, Renewal, Renewals, Renewed, Revoke, Transaction,
 };
 use leasehold_api::Code;
 use tokio::time::{Instant, timeout};
@@ -14,6 +14,7 @@ use crate::{
     auth::{Area, Caller, Level},
     frame::too_slow,
     problem::RETRY_SOON,
+    registry,
 };
 
 /// Runs one call to the authority and counts it.
@@ -49,14 +50,28 @@ async fn detached<T: Send + 'static>(
 pub(crate) async fn acquire(
     app: &App,
     caller: &Caller,
-    mut request: Acquire,
+    request: Acquire,
 ) -> Result<Acquired, Reject> {
+    acquire_expecting(app, caller, request, Vec::new())
+        .await?
+        .ok_or_else(|| Reject::new(Code::InternalError, "nothing was expected"))
+}
+
+/// Asks for keys, to be granted only while these records are as expected. `None` when one of them is
+/// not; nothing happened then.
+pub(crate) async fn acquire_expecting(
+    app: &App,
+    caller: &Caller,
+    mut request: Acquire,
+    expect: Vec<Expect>,
+) -> Result<Option<Acquired>, Reject> {
     request.labels = caller.bind(request.labels)?;
     if request.force.is_some() {
         caller.needs(Area::Leases, Level::Admin)?;
         caller.unbound()?;
     }
     request.validate()?;
+    registry::guard_keys(app.authority(), caller, request.want.keys()).await?;
     let shed = &app.parts().shed;
     let waits = request.wait_ms > 0;
     let admitted = shed
@@ -69,11 +84,12 @@ pub(crate) async fn acquire(
         app,
         "acquire",
         |acquired| match acquired {
-            Acquired::Granted { fresh: true, .. } => "granted",
-            Acquired::Granted { fresh: false, .. } => "again",
-            Acquired::Refused(_) => "refused",
+            Some(Acquired::Granted { fresh: true, .. }) => "granted",
+            Some(Acquired::Granted { fresh: false, .. }) => "again",
+            Some(Acquired::Refused(_)) => "refused",
+            None => "changed",
         },
-        app.authority().acquire(request),
+        decide(app, request, expect),
     );
     tokio::select! {
         // A server that stops sends its waiters away: dropping the call takes them off the queue.
@@ -84,6 +100,30 @@ pub(crate) async fn acquire(
         .retry_after(RETRY_SOON)),
         answer = timeout(limit, call) => answer.unwrap_or_else(|_| Err(too_slow())),
     }
+}
+
+async fn decide(
+    app: &App,
+    request: Acquire,
+    expect: Vec<Expect>,
+) -> Result<Option<Acquired>, Error> {
+    if expect.is_empty() {
+        return app.authority().acquire(request).await.map(Some);
+    }
+    let transaction = Transaction {
+        expect,
+        acquire: Some(request),
+        ..Transaction::default()
+    };
+    Ok(match app.authority().commit(transaction).await? {
+        // A transaction does not tell a new grant from a repeated one.
+        Committed::Done { leases, .. } => Some(Acquired::Granted {
+            leases,
+            fresh: true,
+        }),
+        Committed::Refused(refusal) => Some(Acquired::Refused(refusal)),
+        Committed::Conflict { .. } => None,
+    })
 }
 
 /// A refusal as this caller may see it: another tenant's holder is not named.

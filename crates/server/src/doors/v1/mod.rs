@@ -2,13 +2,18 @@
 
 mod acquire;
 mod authority;
+mod cameras;
 mod events;
 mod fences;
 mod history;
 mod holders;
 mod lease;
 mod leases;
+mod plan;
 mod renew;
+mod runners;
+mod sites;
+mod zones;
 
 use utoipa_axum::router::OpenApiRouter;
 
@@ -24,5 +29,10 @@ pub(super) fn router() -> OpenApiRouter<App> {
         .merge(events::router())
         .merge(fences::router())
         .merge(holders::router())
+        .merge(runners::router())
+        .merge(cameras::router())
+        .merge(zones::router())
+        .merge(sites::router())
+        .merge(plan::router())
         .merge(authority::router())
 }
