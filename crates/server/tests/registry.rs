@@ -2,8 +2,6 @@
 
 mod support;
 
-use std::time::Duration;
-
 use reqwest::Method;
 use serde_json::{Value, json};
 use support::{ADMIN, READER, Running, TENANT_A, start};
@@ -317,7 +315,7 @@ async fn a_new_incarnation_waits_for_the_old_one_and_releases_its_leases() {
         (409, &json!("RUNNER_ALREADY_REGISTERED"))
     );
     assert_eq!(problem["retry_after_seconds"], 60);
-    server.clock.advance(Duration::from_secs(61));
+    server.clock.advance(61_000);
     assert_eq!(
         get(&server, "/api/v1/runners/r").await["status"],
         "inactive"
@@ -397,7 +395,7 @@ async fn one_heartbeat_renews_everything_and_tells_everything() {
     server
         .call(ADMIN, "POST", &path, json!({"reason": "maintenance"}))
         .await;
-    server.clock.advance(Duration::from_secs(20));
+    server.clock.advance(20_000);
     let beat = |leases: Vec<&Value>| json!({"current_load": 2, "metrics": {"fps": 25}, "active_leases": leases});
     let nonsense = json!("not-a-lease");
     let body = beat(vec![&kept["lease_id"], &revoked["lease_id"], &nonsense]);
@@ -435,7 +433,7 @@ async fn one_heartbeat_renews_everything_and_tells_everything() {
     let site = get(&server, "/api/v1/tenants/t/sites/s/config/version").await;
     assert_eq!(answer["config"], site);
     // Twenty seconds later the first grant alone would have lapsed.
-    server.clock.advance(Duration::from_secs(20));
+    server.clock.advance(20_000);
     let runner = get(&server, "/api/v1/runners/r1/").await;
     assert_eq!(
         (&runner["current_load"], &runner["metrics"]["fps"]),
@@ -476,7 +474,7 @@ async fn one_heartbeat_renews_everything_and_tells_everything() {
 async fn a_heartbeat_after_a_long_silence_brings_the_runner_back() {
     let server = start().await;
     server.runner("t", "s", "r", 4).await;
-    server.clock.advance(Duration::from_secs(300));
+    server.clock.advance(300_000);
     let (status, answer) = server
         .call(ADMIN, "PUT", "/api/v1/runners/r/heartbeat/", json!({}))
         .await;
