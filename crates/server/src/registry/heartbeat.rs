@@ -17,7 +17,7 @@ use super::{
     site,
     store::Found,
 };
-use crate::{App, Reject, auth::Caller, ops};
+use crate::{App, Reject, auth::Caller, ops, outbox::Heartbeat};
 
 /// More lease ids than a runner can have.
 const MAX_ACTIVE: usize = Runner::MAX_CAPACITY as usize;
@@ -45,7 +45,7 @@ pub(crate) async fn heartbeat(
     }
     let report = serde_json::to_string(&Report {
         current_load: request.current_load,
-        metrics: request.metrics,
+        metrics: request.metrics.clone(),
     })
     .map_err(|_| Reject::field("metrics", "a JSON object"))?;
     if report.len() > Renew::MAX_STATS_BYTES {
@@ -53,6 +53,17 @@ pub(crate) async fn heartbeat(
     }
     let (kept, lost) = renew(app, caller, runner, &request.active_leases, &report).await?;
     let presence = present(app, caller, runner, kept.presence, &report).await?;
+    app.parts().outbox.heartbeat(|| Heartbeat {
+        runner_id: runner.runner_id.clone(),
+        tenant_id: runner.tenant_id.clone(),
+        site_id: runner.site_id.clone(),
+        incarnation: runner.incarnation.as_str().to_owned(),
+        status: runners::word(runner.status).to_owned(),
+        current_load: request.current_load,
+        active_leases: kept.cameras.len(),
+        metrics: request.metrics.clone(),
+        timestamp: presence.renewed_at.unwrap_or(presence.acquired_at).into(),
+    });
     let place = runners::place(runner);
     let site = Site::load(app.authority(), &place).await?;
     let config = site::version_of(app.authority(), &place, &site.cameras).await?;
