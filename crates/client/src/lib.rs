@@ -43,6 +43,7 @@
 //! hold them.
 
 mod client;
+pub mod control_plane;
 mod error;
 pub mod keeper;
 mod leases;
@@ -55,6 +56,7 @@ mod watch;
 mod words;
 
 pub use client::{Client, Options};
+pub use control_plane::{ControlPlaneClient, Outcome};
 pub use error::Error;
 pub use keeper::{Guard, Keeper, Lost, State};
 pub use leases::{EventFilter, LeaseFilter};
