@@ -8,6 +8,7 @@
 mod acquire;
 pub mod authority;
 mod body;
+mod cameras;
 mod check;
 mod events;
 mod fences;
@@ -15,30 +16,40 @@ mod holders;
 mod lease;
 mod nodes;
 pub mod paths;
+mod plan;
 mod policy;
 pub mod problem;
 mod renew;
+mod runners;
 mod seconds;
 pub mod sessions;
 pub mod stream;
 mod time;
+mod zones;
 
 pub use acquire::{
     AcquireRequest, Asked, DEFAULT_TTL_SECONDS, Form, KeyParts, LeaseList, MAX_TTL_SECONDS,
     MAX_WAIT_SECONDS, Pool,
 };
 pub use body::{parse, parse_value};
+pub use cameras::{AvailableCameras, Camera, CameraList, Document, SiteSettings, SiteVersion};
 pub use check::Check;
 pub use events::{Event, EventList, History, Owner, Snapshot};
 pub use fences::{FenceCheck, FenceVerdict, FenceVerdicts, FencedToken, VerdictWord};
 pub use holders::{HolderList, HolderPresence, HolderRemoved, PresenceRequest};
 pub use lease::{CAMERA, DEFAULT_INCARNATION, LEASE_LABELS, Lease, NODE, holder};
 pub use nodes::{Node, NodeList, NodeTarget, NodeTargetState};
+pub use plan::{Candidate, Explanation, Move, Plan};
 pub use policy::OutagePolicy;
 pub use problem::{Code, FieldError, Loss, Problem, ProblemHolder};
 pub use renew::{
     HeartbeatAnswer, HeartbeatRequest, RenewItem, RenewManyRequest, RenewRequest, Renewed,
     RenewedList, RevokeRequest, Success, ValidateAnswer, ValidateRequest,
 };
+pub use runners::{
+    Assignments, CameraVersion, GiveUp, LostLease, RegisterRequest, Runner, RunnerHeartbeatAnswer,
+    RunnerHeartbeatRequest, RunnerList, RunnerRemoved,
+};
 pub use seconds::Seconds;
 pub use time::Time;
+pub use zones::{Zone, ZoneList};

@@ -41,6 +41,42 @@ pub const HOLDER: &str = "/api/v1/holders/{name}";
 pub const HOLDER_STREAM: &str = "/api/v1/holders/{name}/stream";
 /// `GET`: who polls what.
 pub const NODES: &str = "/api/v1/nodes";
+/// `POST`: a runner says that it is there.
+pub const RUNNER_REGISTER: &str = "/api/v1/runners/register";
+/// `GET`: list runners.
+pub const RUNNERS: &str = "/api/v1/runners";
+/// `GET`, `DELETE`: one runner.
+pub const RUNNER: &str = "/api/v1/runners/{runner_id}";
+/// `PUT`: a runner's sign of life, which renews everything and answers everything.
+pub const RUNNER_HEARTBEAT: &str = "/api/v1/runners/{runner_id}/heartbeat";
+/// `GET`: which cameras a runner should have.
+pub const RUNNER_ASSIGNMENTS: &str = "/api/v1/runners/{runner_id}/assignments";
+/// `POST`: nothing new for this runner.
+pub const RUNNER_CORDON: &str = "/api/v1/runners/{runner_id}/cordon";
+/// `POST`: work for this runner again.
+pub const RUNNER_UNCORDON: &str = "/api/v1/runners/{runner_id}/uncordon";
+/// `POST`: take everything from this runner.
+pub const RUNNER_DRAIN: &str = "/api/v1/runners/{runner_id}/drain";
+/// `GET`: a camera by its name alone.
+pub const CAMERA: &str = "/api/v1/cameras/{camera_uuid}";
+/// `GET`: why a camera is where it is.
+pub const CAMERA_EXPLAIN: &str = "/api/v1/cameras/{camera_uuid}/explain";
+/// `GET`: cameras that nobody holds.
+pub const CAMERAS_AVAILABLE: &str = "/api/v1/cameras/available";
+/// `GET`, `PUT`: the settings of a site.
+pub const SITE: &str = "/api/v1/tenants/{tenant_id}/sites/{site_id}";
+/// `GET`: the versions of a site's configuration.
+pub const SITE_VERSION: &str = "/api/v1/tenants/{tenant_id}/sites/{site_id}/config/version";
+/// `GET`: which cameras of a site would move, and why.
+pub const SITE_PLAN: &str = "/api/v1/tenants/{tenant_id}/sites/{site_id}/plan";
+/// `GET`, `POST`: the cameras of a site.
+pub const SITE_CAMERAS: &str = "/api/v1/tenants/{tenant_id}/sites/{site_id}/cameras";
+/// `GET`, `PUT`, `DELETE`: one camera of a site.
+pub const SITE_CAMERA: &str = "/api/v1/tenants/{tenant_id}/sites/{site_id}/cameras/{camera_uuid}";
+/// `GET`, `POST`: the zones of a site.
+pub const SITE_ZONES: &str = "/api/v1/tenants/{tenant_id}/sites/{site_id}/zones";
+/// `GET`, `PUT`, `DELETE`: one zone of a site.
+pub const SITE_ZONE: &str = "/api/v1/tenants/{tenant_id}/sites/{site_id}/zones/{zone_id}";
 /// `POST`: a method of the authority.
 pub const AUTHORITY: &str = "/api/v1/authority/{method}";
 /// `POST`, `DELETE`: log the page in and out with a cookie.

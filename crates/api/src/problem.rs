@@ -71,6 +71,8 @@ codes! {
     ConfigInvalid = "CONFIG_INVALID", 400, false, true, "The request is not valid";
     /// A version that was sent is not the current one.
     ConfigVersionMismatch = "CONFIG_VERSION_MISMATCH", 409, false, true, "The configuration version is not current";
+    /// Something with this name is there already.
+    AlreadyExists = "ALREADY_EXISTS", 409, false, true, "It exists already";
     /// A document changed since it was read.
     PreconditionFailed = "PRECONDITION_FAILED", 412, false, true, "It was changed meanwhile";
     /// No credential, or a wrong one.

@@ -44,6 +44,7 @@
 
 mod client;
 mod convert;
+pub mod control_plane;
 mod error;
 pub mod keeper;
 mod leases;
@@ -57,6 +58,7 @@ mod watch;
 mod words;
 
 pub use client::{Client, Options};
+pub use control_plane::{ControlPlaneClient, Outcome};
 pub use error::Error;
 pub use keeper::{Guard, Keeper, Lost, State};
 pub use leases::{EventFilter, LeaseFilter};

@@ -9,6 +9,7 @@ use crate::{
     Limits,
     auth::{Guard, Sessions, Tokens},
     metrics::Metrics,
+    outbox::Outbox,
     shed::Shed,
     streams::Hub,
 };
@@ -27,6 +28,7 @@ pub(crate) struct Parts {
     pub shed: Shed,
     pub hub: Hub,
     pub limits: Limits,
+    pub outbox: Outbox,
     /// Whether connections are encrypted: decides over `Secure` cookies.
     pub encrypted: bool,
     /// Cancelled when the server begins to stop: streams and waits end.

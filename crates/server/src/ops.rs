@@ -3,8 +3,8 @@
 use std::{collections::HashSet, future::Future, sync::Arc, time::Duration};
 
 use lease::{
-    Acquire, Acquired, Authority, Cause, Departure, Error, Key, Lease, LeaseId, LeaseQuery,
-    LeaseRef, Loss, Renew, Renewal, Renewals, Renewed, Revoke,
+    Acquire, Acquired, Authority, Cause, Committed, Departure, Error, Expect, Key, Lease, LeaseId,
+    LeaseQuery, LeaseRef, Loss, Renew, Renewal, Renewals, Renewed, Revoke, Transaction,
 };
 use leasehold_api::Code;
 use tokio::time::{Instant, timeout};
@@ -14,6 +14,7 @@ use crate::{
     auth::{Area, Caller, Level},
     frame::too_slow,
     problem::RETRY_SOON,
+    registry,
 };
 
 /// Runs one call to the authority and counts it.
@@ -51,12 +52,8 @@ pub(crate) async fn acquire(
     caller: &Caller,
     request: Acquire,
 ) -> Result<Acquired, Reject> {
-    let shed = &app.parts().shed;
-    let admitted = shed
-        .rate(&caller.token_id)
-        .and_then(|()| shed.acquire(request.wait_ms > 0));
-    let _permit = admitted.inspect_err(|_| app.metrics().turned_away("acquire"))?;
-    grant(app, caller, request).await
+    let acquired = acquire_expecting(app, caller, request, Vec::new()).await?;
+    acquired.ok_or_else(nothing_expected)
 }
 
 /// Asks for keys without a budget of its own: for a sign of life, which must get through however many
@@ -64,14 +61,45 @@ pub(crate) async fn acquire(
 pub(crate) async fn grant(
     app: &App,
     caller: &Caller,
-    mut request: Acquire,
+    request: Acquire,
 ) -> Result<Acquired, Reject> {
+    let acquired = grant_expecting(app, caller, request, Vec::new()).await?;
+    acquired.ok_or_else(nothing_expected)
+}
+
+fn nothing_expected() -> Reject {
+    Reject::new(Code::InternalError, "nothing was expected")
+}
+
+/// Asks for keys, to be granted only while these records are as expected. `None` when one of them is
+/// not; nothing happened then.
+pub(crate) async fn acquire_expecting(
+    app: &App,
+    caller: &Caller,
+    request: Acquire,
+    expect: Vec<Expect>,
+) -> Result<Option<Acquired>, Reject> {
+    let shed = &app.parts().shed;
+    let admitted = shed
+        .rate(&caller.token_id)
+        .and_then(|()| shed.acquire(request.wait_ms > 0));
+    let _permit = admitted.inspect_err(|_| app.metrics().turned_away("acquire"))?;
+    grant_expecting(app, caller, request, expect).await
+}
+
+async fn grant_expecting(
+    app: &App,
+    caller: &Caller,
+    mut request: Acquire,
+    expect: Vec<Expect>,
+) -> Result<Option<Acquired>, Reject> {
     request.labels = caller.bind(request.labels)?;
     if request.force.is_some() {
         caller.needs(Area::Leases, Level::Admin)?;
         caller.unbound()?;
     }
     request.validate()?;
+    registry::guard_keys(app.authority(), caller, request.want.keys()).await?;
     let waits = request.wait_ms > 0;
     let _waiting = waits.then(|| app.metrics().waiter());
     let limit = app.parts().limits.request_timeout() + Duration::from_millis(request.wait_ms);
@@ -79,11 +107,12 @@ pub(crate) async fn grant(
         app,
         "acquire",
         |acquired| match acquired {
-            Acquired::Granted { fresh: true, .. } => "granted",
-            Acquired::Granted { fresh: false, .. } => "again",
-            Acquired::Refused(_) => "refused",
+            Some(Acquired::Granted { fresh: true, .. }) => "granted",
+            Some(Acquired::Granted { fresh: false, .. }) => "again",
+            Some(Acquired::Refused(_)) => "refused",
+            None => "changed",
         },
-        app.authority().acquire(request),
+        decide(app, request, expect),
     );
     tokio::select! {
         // A server that stops sends its waiters away: dropping the call takes them off the queue.
@@ -94,6 +123,30 @@ pub(crate) async fn grant(
         .retry_after(RETRY_SOON)),
         answer = timeout(limit, call) => answer.unwrap_or_else(|_| Err(too_slow())),
     }
+}
+
+async fn decide(
+    app: &App,
+    request: Acquire,
+    expect: Vec<Expect>,
+) -> Result<Option<Acquired>, Error> {
+    if expect.is_empty() {
+        return app.authority().acquire(request).await.map(Some);
+    }
+    let transaction = Transaction {
+        expect,
+        acquire: Some(request),
+        ..Transaction::default()
+    };
+    Ok(match app.authority().commit(transaction).await? {
+        // A transaction does not tell a new grant from a repeated one.
+        Committed::Done { leases, .. } => Some(Acquired::Granted {
+            leases,
+            fresh: true,
+        }),
+        Committed::Refused(refusal) => Some(Acquired::Refused(refusal)),
+        Committed::Conflict { .. } => None,
+    })
 }
 
 /// A refusal as this caller may see it: another tenant's holder is not named.

@@ -2,6 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
+use secrecy::SecretString;
 use serde::Deserialize;
 
 use crate::{auth::TokenSpec, doors::v3::SessionOptions};
@@ -24,6 +25,8 @@ pub struct Options {
     pub lan_guard: Option<GuardOptions>,
     /// Proxies whose `X-Forwarded-For` is believed: networks or addresses.
     pub trusted_proxies: Vec<String>,
+    /// Publish every event to this RabbitMQ: `amqp://user:password@host:5672/vhost`.
+    pub amqp: Option<SecretString>,
     /// Limits.
     pub limits: Limits,
     /// Sessions.
@@ -45,6 +48,7 @@ impl Default for Options {
             tokens: Vec::new(),
             lan_guard: None,
             trusted_proxies: Vec::new(),
+            amqp: None,
             limits: Limits::default(),
             sessions: SessionOptions::default(),
         }

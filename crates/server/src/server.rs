@@ -22,7 +22,7 @@ use crate::{
     auth::{self, Guard, Sessions, Tokens},
     doors, frame,
     metrics::Metrics,
-    openapi,
+    openapi, outbox,
     shed::Shed,
     streams::Hub,
     tls,
@@ -130,6 +130,7 @@ impl Builder {
         };
         let listener = TcpListener::bind(options.listen).await.map_err(listen)?;
         let local_addr = listener.local_addr().map_err(listen)?;
+        let (outbox, pending) = options.amqp.map(outbox::prepare).unzip();
         let app = App::new(Parts {
             authority,
             clock,
@@ -140,6 +141,7 @@ impl Builder {
             shed: Shed::new(&options.limits),
             hub: Hub::default(),
             limits: options.limits,
+            outbox: outbox.unwrap_or_default(),
             encrypted: tls.is_some(),
             closing: CancellationToken::new(),
             tasks: TaskTracker::new(),
@@ -153,6 +155,7 @@ impl Builder {
             local_addr,
             tls,
             doors,
+            pending,
         })
     }
 }
@@ -164,6 +167,7 @@ pub struct Server {
     local_addr: SocketAddr,
     tls: Option<RustlsConfig>,
     doors: OpenApiRouter<App>,
+    pending: Option<outbox::Pending>,
 }
 
 impl Server {
@@ -209,6 +213,9 @@ impl Server {
         ));
         // The first request should find the watch open; a store that is away must not hold the server up.
         let _ = tokio::time::timeout(WATCH_FIRST, begun.cancelled()).await;
+        if let Some(pending) = self.pending {
+            pending.start(parts.authority.clone(), &parts.closing, &parts.tasks);
+        }
         let handle = Handle::new();
         let limit = parts.limits.shutdown();
         let stopper = tokio::spawn({

@@ -337,6 +337,10 @@ async fn lists_page_and_filter() {
 #[tokio::test]
 async fn cameras_speak_the_document_s_words() {
     let server = start().await;
+    server
+        .runner("tenant-1", "site-1", "runner-abc123", 16)
+        .await;
+    server.camera("tenant-1", "site-1", "cam-001").await;
     let body = json!({"camera_uuid": "cam-001", "runner_id": "runner-abc123", "shard_id": "shard-1", "tenant_id": "tenant-1",
         "site_id": "site-1", "ttl_seconds": 60, "config_version": "abc123", "zone_version": "def456",
         "on_outage": {"policy": "hold", "grace_seconds": 300}});

@@ -49,8 +49,8 @@ pub fn options() -> Options {
         token(ADMIN, &["leases:admin", "v3:admin", "runners:*"], None),
         token(WRITER, &["leases:write"], None),
         token(READER, &["leases:read"], None),
-        token(TENANT_A, &["leases:admin"], Some("a")),
-        token(TENANT_B, &["leases:admin"], Some("b")),
+        token(TENANT_A, &["leases:admin", "runners:admin"], Some("a")),
+        token(TENANT_B, &["leases:admin", "runners:admin"], Some("b")),
         token(POWERLESS, &[], None),
         token(SESSIONS_ONLY, &["v3:admin"], None),
     ];
@@ -148,6 +148,34 @@ impl Running {
             .await;
         assert_eq!(status, 200, "{lease}");
         lease
+    }
+
+    /// A registered runner.
+    pub async fn runner(&self, tenant: &str, site: &str, id: &str, capacity: u32) -> Value {
+        let body = json!({"runner_id": id, "tenant_id": tenant, "site_id": site, "capacity": capacity,
+            "deployment_group": "production", "deployment_version": "v1.2.3",
+            "host": "worker-01.example.com", "port": 8080, "capabilities": ["rtsp"]});
+        let (status, runner) = self
+            .call(ADMIN, "POST", "/api/v1/runners/register/", body)
+            .await;
+        assert_eq!(status, 201, "{runner}");
+        runner
+    }
+
+    /// A registered camera.
+    pub async fn camera(&self, tenant: &str, site: &str, id: &str) -> Value {
+        let body = json!({"camera_uuid": id, "rtsp_url": "rtsp://user:secret@camera.local/stream"});
+        let path = format!("/api/v1/tenants/{tenant}/sites/{site}/cameras/");
+        let (status, camera) = self.call(ADMIN, "POST", &path, body).await;
+        assert_eq!(status, 201, "{camera}");
+        camera
+    }
+
+    /// A camera for a runner.
+    pub async fn lease_camera(&self, camera: &str, runner: &str) -> (StatusCode, Value) {
+        let body = json!({"camera_uuid": camera, "runner_id": runner, "ttl_seconds": 30});
+        self.call(WRITER, "POST", "/api/v1/leases/acquire/", body)
+            .await
     }
 
     pub fn tell_to_stop(&mut self) {

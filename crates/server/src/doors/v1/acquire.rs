@@ -1,6 +1,6 @@
 //! Asking for keys.
 
-use ::lease::{Acquire, Acquired};
+use ::lease::Acquired;
 use axum::{
     extract::State,
     response::{IntoResponse, Response},
@@ -12,8 +12,9 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
     App, Json, JsonBody, Reject,
-    auth::{Auth, Caller, LeasesWrite},
+    auth::{Auth, LeasesWrite},
     ops,
+    registry::admission,
 };
 
 pub(super) fn router() -> OpenApiRouter<App> {
@@ -38,18 +39,20 @@ enum Granted {
 /// waits in a queue, first come first served.
 #[utoipa::path(post, path = paths::ACQUIRE, tag = "leases", security(("bearer" = ["leases:write"])),
     request_body = AcquireRequest,
-    responses((status = 200, body = Granted), (status = 409, description = "Somebody else holds it")))]
+    responses((status = 200, body = Granted), (status = 404, description = "No such camera or runner"),
+        (status = 409, description = "Somebody else holds it, the runner is at its capacity, or a version is not current")))]
 async fn acquire(
     Auth(caller, _): Auth<LeasesWrite>,
     State(app): State<App>,
     JsonBody(request): JsonBody<AcquireRequest>,
 ) -> Result<Response, Reject> {
     let asked = request.check().map_err(Reject::invalid)?;
-    let mut acquire = asked.acquire;
-    if asked.form == Form::Camera {
-        acquire = camera(&app, &caller, acquire)?;
-    }
-    let leases = match ops::acquire(&app, &caller, acquire).await? {
+    let acquired = if asked.form == Form::Camera {
+        admission::acquire(&app, &caller, &request, asked.acquire).await?
+    } else {
+        ops::acquire(&app, &caller, asked.acquire).await?
+    };
+    let leases = match acquired {
         Acquired::Granted { leases, .. } => leases,
         Acquired::Refused(refusal) => return Err(ops::refused(&caller, &refusal)),
     };
@@ -64,15 +67,4 @@ async fn acquire(
     // One key or one slot of a pool: one lease.
     let lease = leases.pop().ok_or_else(Reject::no_lease)?;
     Ok(Json(lease).into_response())
-}
-
-/// Where a camera's acquire is looked at before the authority decides: the registry of runners and
-/// cameras checks here that both exist, that the versions are current, and what the runner's capacity
-/// is. A camera is a key like any other as long as there is no registry.
-#[expect(
-    clippy::unnecessary_wraps,
-    reason = "the registry refuses unknown runners and cameras here"
-)]
-fn camera(_app: &App, _caller: &Caller, acquire: Acquire) -> Result<Acquire, Reject> {
-    Ok(acquire)
 }

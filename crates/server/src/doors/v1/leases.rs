@@ -1,6 +1,6 @@
 //! Lists of leases.
 
-use ::lease::{HolderName, Key, LeaseQuery, Status};
+use ::lease::{HolderName, Key, LeaseQuery, Status, registry::RUNNER};
 use axum::extract::{Path, State};
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use leasehold_api::{CAMERA, Lease, LeaseList, paths};
@@ -93,7 +93,9 @@ async fn by_runner(
     while leases.len() < ::lease::Renew::MAX_LEASES {
         let page = app.authority().leases(query.clone()).await?;
         query.after = page.items.last().map(|lease| lease.key.clone());
-        leases.extend(page.items.iter().map(Lease::from));
+        // That it is there at all is a lease too, but none of its work.
+        let work = |lease: &&::lease::Lease| lease.key.kind() != RUNNER;
+        leases.extend(page.items.iter().filter(work).map(Lease::from));
         if !page.more {
             break;
         }

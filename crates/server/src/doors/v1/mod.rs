@@ -2,6 +2,7 @@
 
 mod acquire;
 mod authority;
+mod cameras;
 mod events;
 mod fences;
 mod history;
@@ -9,7 +10,11 @@ mod holders;
 mod lease;
 mod leases;
 mod nodes;
+mod plan;
 mod renew;
+mod runners;
+mod sites;
+mod zones;
 
 use utoipa_axum::router::OpenApiRouter;
 
@@ -26,5 +31,10 @@ pub(super) fn router() -> OpenApiRouter<App> {
         .merge(fences::router())
         .merge(holders::router())
         .merge(nodes::router())
+        .merge(runners::router())
+        .merge(cameras::router())
+        .merge(zones::router())
+        .merge(sites::router())
+        .merge(plan::router())
         .merge(authority::router())
 }

@@ -1,0 +1,254 @@
+//! The cameras of a site.
+
+use ::lease::{
+    RecordQuery,
+    registry::{CAMERA, Camera},
+};
+use axum::{
+    extract::{Path, State},
+    response::{IntoResponse, Response},
+};
+use http::{HeaderMap, StatusCode, header};
+use leasehold_api::{AvailableCameras, CameraList, Document, Success, paths};
+use serde::Deserialize;
+use utoipa::IntoParams;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::leases::{from_cursor, tenant, to_cursor};
+use crate::{
+    App, Json, JsonBody, Query, Reject,
+    auth::{Area, Auth, Caller, Level, RunnersAdmin, RunnersRead},
+    query::page_limit,
+    registry::{
+        cameras, enter, runners,
+        store::{self, Condition, Found},
+    },
+};
+
+pub(super) fn router() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(list, create))
+        .routes(routes!(show, update, remove))
+        .routes(routes!(by_name))
+        .routes(routes!(available))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct Pages {
+    /// At most this many: 1 to 1000, 100 when absent.
+    pub limit: Option<usize>,
+    /// Where the page before ended.
+    pub cursor: Option<String>,
+}
+
+/// What this caller may see of a camera: the credentials in its address only with their own scope.
+pub(super) fn view(caller: &Caller, found: Found<Camera>) -> leasehold_api::Camera {
+    let config_version = found.value.config_version();
+    let zone_version = found.value.zone_version();
+    let camera = if caller.may(Area::Credentials, Level::Read) {
+        found.value
+    } else {
+        found.value.without_credentials()
+    };
+    leasehold_api::Camera {
+        camera,
+        config_version,
+        zone_version,
+        created_at: Some(found.created_at.into()),
+        updated_at: Some(found.updated_at.into()),
+    }
+}
+
+fn answer(caller: &Caller, status: StatusCode, found: Found<Camera>) -> Response {
+    let etag = [(header::ETAG, found.etag())];
+    (status, etag, Json(view(caller, found))).into_response()
+}
+
+/// The cameras of a site, in the order of their names.
+#[utoipa::path(get, path = paths::SITE_CAMERAS, tag = "cameras", security(("bearer" = ["runners:read"])),
+    params(("tenant_id" = String, Path), ("site_id" = String, Path), Pages),
+    responses((status = 200, body = CameraList)))]
+async fn list(
+    Auth(caller, _): Auth<RunnersRead>,
+    State(app): State<App>,
+    Path((tenant_id, site_id)): Path<(String, String)>,
+    Query(pages): Query<Pages>,
+) -> Result<Json<CameraList>, Reject> {
+    let place = enter(&caller, &tenant_id, &site_id)?;
+    let query = RecordQuery {
+        kind: CAMERA.to_owned(),
+        prefix: place.prefix(),
+        after: after(pages.cursor.as_deref())?,
+        limit: page_limit(pages.limit)?,
+    };
+    let (found, more) = store::page(app.authority(), query).await?;
+    let next_cursor = found
+        .last()
+        .filter(|_| more)
+        .map(|it: &Found<Camera>| to_cursor(&it.key));
+    Ok(Json(CameraList {
+        cameras: found.into_iter().map(|it| view(&caller, it)).collect(),
+        next_cursor,
+    }))
+}
+
+pub(super) fn after(cursor: Option<&str>) -> Result<Option<String>, Reject> {
+    let key = cursor.map(from_cursor).transpose()?;
+    Ok(key.map(|key| key.id().to_owned()))
+}
+
+/// Add a camera.
+#[utoipa::path(post, path = paths::SITE_CAMERAS, tag = "cameras", security(("bearer" = ["runners:admin"])),
+    params(("tenant_id" = String, Path), ("site_id" = String, Path)), request_body = Document,
+    responses((status = 201, body = leasehold_api::Camera), (status = 409, description = "A camera with this name exists")))]
+async fn create(
+    Auth(caller, _): Auth<RunnersAdmin>,
+    State(app): State<App>,
+    Path((tenant_id, site_id)): Path<(String, String)>,
+    JsonBody(document): JsonBody<Document>,
+) -> Result<Response, Reject> {
+    let place = enter(&caller, &tenant_id, &site_id)?;
+    let found = cameras::create(&app, &place, document).await?;
+    Ok(answer(&caller, StatusCode::CREATED, found))
+}
+
+/// One camera of a site.
+#[utoipa::path(get, path = paths::SITE_CAMERA, tag = "cameras", security(("bearer" = ["runners:read"])),
+    params(("tenant_id" = String, Path), ("site_id" = String, Path), ("camera_uuid" = String, Path)),
+    responses((status = 200, body = leasehold_api::Camera), (status = 404, description = "Unknown")))]
+async fn show(
+    Auth(caller, _): Auth<RunnersRead>,
+    State(app): State<App>,
+    Path((tenant_id, site_id, uuid)): Path<(String, String, String)>,
+) -> Result<Response, Reject> {
+    let place = enter(&caller, &tenant_id, &site_id)?;
+    let found = cameras::load(app.authority(), &place, &uuid).await?;
+    Ok(answer(&caller, StatusCode::OK, found))
+}
+
+/// Change the fields that are named. With `If-Match` only the version that was read.
+#[utoipa::path(put, path = paths::SITE_CAMERA, tag = "cameras", security(("bearer" = ["runners:admin"])),
+    params(("tenant_id" = String, Path), ("site_id" = String, Path), ("camera_uuid" = String, Path),
+        ("If-Match" = Option<String>, Header, description = "The ETag that was read")),
+    request_body = Document,
+    responses((status = 200, body = leasehold_api::Camera), (status = 404, description = "Unknown"),
+        (status = 412, description = "It was changed meanwhile")))]
+async fn update(
+    Auth(caller, _): Auth<RunnersAdmin>,
+    State(app): State<App>,
+    Path((tenant_id, site_id, uuid)): Path<(String, String, String)>,
+    headers: HeaderMap,
+    JsonBody(document): JsonBody<Document>,
+) -> Result<Response, Reject> {
+    let place = enter(&caller, &tenant_id, &site_id)?;
+    let condition = Condition::from_headers(&headers)?;
+    let found = cameras::update(&app, &place, &uuid, condition, document).await?;
+    Ok(answer(&caller, StatusCode::OK, found))
+}
+
+/// Remove a camera. Whoever holds it loses it.
+#[utoipa::path(delete, path = paths::SITE_CAMERA, tag = "cameras", security(("bearer" = ["runners:admin"])),
+    params(("tenant_id" = String, Path), ("site_id" = String, Path), ("camera_uuid" = String, Path),
+        ("If-Match" = Option<String>, Header, description = "The ETag that was read")),
+    responses((status = 200, body = Success), (status = 404, description = "Unknown"),
+        (status = 412, description = "It was changed meanwhile")))]
+async fn remove(
+    Auth(caller, _): Auth<RunnersAdmin>,
+    State(app): State<App>,
+    Path((tenant_id, site_id, uuid)): Path<(String, String, String)>,
+    headers: HeaderMap,
+) -> Result<Json<Success>, Reject> {
+    let place = enter(&caller, &tenant_id, &site_id)?;
+    let condition = Condition::from_headers(&headers)?;
+    cameras::delete(&app, &place, &uuid, condition).await?;
+    Ok(Json(Success { success: true }))
+}
+
+/// A camera by its name alone.
+#[utoipa::path(get, path = paths::CAMERA, tag = "cameras", security(("bearer" = ["runners:read"])),
+    params(("camera_uuid" = String, Path)),
+    responses((status = 200, body = leasehold_api::Camera), (status = 404, description = "Unknown")))]
+async fn by_name(
+    Auth(caller, _): Auth<RunnersRead>,
+    State(app): State<App>,
+    Path(uuid): Path<String>,
+) -> Result<Response, Reject> {
+    let found = cameras::find(&app, &caller, &uuid).await?;
+    Ok(answer(&caller, StatusCode::OK, found))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct Wanted {
+    /// Only this tenant.
+    tenant_id: Option<String>,
+    /// Only this site of the tenant.
+    site_id: Option<String>,
+    /// At most this many: 1 to 1000, 100 when absent.
+    limit: Option<usize>,
+    /// Where the page before ended.
+    cursor: Option<String>,
+}
+
+/// Cameras that nobody holds.
+#[utoipa::path(get, path = paths::CAMERAS_AVAILABLE, tag = "cameras", security(("bearer" = ["runners:read"])),
+    params(Wanted), responses((status = 200, body = AvailableCameras)))]
+async fn available(
+    Auth(caller, _): Auth<RunnersRead>,
+    State(app): State<App>,
+    Query(wanted): Query<Wanted>,
+) -> Result<Json<AvailableCameras>, Reject> {
+    let tenant_id = tenant(&caller, wanted.tenant_id)?;
+    let prefix = prefix(tenant_id.as_deref(), wanted.site_id.as_deref())?;
+    let limit = page_limit(wanted.limit)?;
+    let held: std::collections::HashSet<String> =
+        runners::live(app.authority(), CAMERA, tenant_id.as_deref(), None)
+            .await?
+            .into_iter()
+            .map(|lease| lease.key.id().to_owned())
+            .collect();
+    let mut query = RecordQuery {
+        kind: CAMERA.to_owned(),
+        prefix,
+        after: after(wanted.cursor.as_deref())?,
+        limit,
+    };
+    let mut cameras = Vec::new();
+    loop {
+        let (found, more) = store::page::<Camera>(app.authority(), query.clone()).await?;
+        for it in found {
+            query.after = Some(it.key.id().to_owned());
+            if !held.contains(&it.value.camera_uuid) {
+                cameras.push(it.value.camera_uuid);
+            }
+            if cameras.len() == limit {
+                return Ok(Json(AvailableCameras {
+                    cameras,
+                    next_cursor: Some(to_cursor(&it.key)),
+                }));
+            }
+        }
+        if !more {
+            return Ok(Json(AvailableCameras {
+                cameras,
+                next_cursor: None,
+            }));
+        }
+    }
+}
+
+/// What the ids of everything in a tenant or a site begin with.
+pub(super) fn prefix(tenant: Option<&str>, site: Option<&str>) -> Result<String, Reject> {
+    match (tenant, site) {
+        (None, None) => Ok(String::new()),
+        (None, Some(_)) => Err(Reject::field("tenant_id", "the tenant of the site")),
+        (Some(tenant), None) => {
+            crate::registry::Place::new(tenant, "-")?;
+            Ok(format!("{tenant}/"))
+        }
+        (Some(tenant), Some(site)) => Ok(crate::registry::Place::new(tenant, site)?.prefix()),
+    }
+}

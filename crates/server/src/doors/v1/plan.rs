@@ -1,0 +1,62 @@
+//! Who should have which camera, and why.
+
+use axum::extract::{Path, State};
+use leasehold_api::{Assignments, Explanation, Plan, paths};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use crate::{
+    App, Json, Reject,
+    auth::{Auth, RunnersRead},
+    registry::{Place, assignment::Site, cameras, enter, heartbeat, runners},
+};
+
+pub(super) fn router() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(plan))
+        .routes(routes!(explain))
+        .routes(routes!(assignments))
+}
+
+/// Which cameras of a site would move, and why.
+#[utoipa::path(get, path = paths::SITE_PLAN, tag = "sites", security(("bearer" = ["runners:read"])),
+    params(("tenant_id" = String, Path), ("site_id" = String, Path)),
+    responses((status = 200, body = Plan)))]
+async fn plan(
+    Auth(caller, _): Auth<RunnersRead>,
+    State(app): State<App>,
+    Path((tenant_id, site_id)): Path<(String, String)>,
+) -> Result<Json<Plan>, Reject> {
+    let place = enter(&caller, &tenant_id, &site_id)?;
+    let site = Site::load(app.authority(), &place).await?;
+    Ok(Json(site.plan()))
+}
+
+/// Why a camera is where it is.
+#[utoipa::path(get, path = paths::CAMERA_EXPLAIN, tag = "cameras", security(("bearer" = ["runners:read"])),
+    params(("camera_uuid" = String, Path)),
+    responses((status = 200, body = Explanation), (status = 404, description = "Unknown")))]
+async fn explain(
+    Auth(caller, _): Auth<RunnersRead>,
+    State(app): State<App>,
+    Path(uuid): Path<String>,
+) -> Result<Json<Explanation>, Reject> {
+    let camera = cameras::find(&app, &caller, &uuid).await?.value;
+    let place = Place::new(&camera.tenant_id, &camera.site_id)?;
+    let site = Site::load(app.authority(), &place).await?;
+    Ok(Json(site.explain(&camera)))
+}
+
+/// Which cameras a runner should have.
+#[utoipa::path(get, path = paths::RUNNER_ASSIGNMENTS, tag = "runners", security(("bearer" = ["runners:read"])),
+    params(("runner_id" = String, Path)),
+    responses((status = 200, body = Assignments), (status = 404, description = "Unknown")))]
+async fn assignments(
+    Auth(caller, _): Auth<RunnersRead>,
+    State(app): State<App>,
+    Path(id): Path<String>,
+) -> Result<Json<Assignments>, Reject> {
+    let runner = runners::find(&app, &caller, &id).await?.value;
+    let held = runners::cameras_of(&app, &runner).await?;
+    let site = Site::load(app.authority(), &runners::place(&runner)).await?;
+    Ok(Json(heartbeat::assignments(&site, &runner, &held)))
+}

@@ -1,0 +1,196 @@
+//! Runners: they come, give signs of life, are told what to do, and go.
+
+use ::lease::{
+    RecordQuery,
+    registry::{RUNNER, Runner, RunnerStatus},
+};
+use axum::{
+    extract::{Path, State},
+    response::{IntoResponse, Response},
+};
+use http::StatusCode;
+use leasehold_api::{
+    RegisterRequest, RunnerHeartbeatAnswer, RunnerHeartbeatRequest, RunnerList, RunnerRemoved,
+    paths,
+};
+use serde::Deserialize;
+use utoipa::IntoParams;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{
+    cameras::{after, prefix},
+    leases::{tenant, to_cursor},
+};
+use crate::{
+    App, Json, JsonBody, Query, Reject,
+    auth::{Auth, Caller, RunnersAdmin, RunnersRead, RunnersWrite},
+    query::page_limit,
+    registry::{
+        heartbeat, runners,
+        store::{self, Found},
+    },
+};
+
+pub(super) fn router() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(register))
+        .routes(routes!(list))
+        .routes(routes!(show, remove))
+        .routes(routes!(beat))
+        .routes(routes!(cordon))
+        .routes(routes!(uncordon))
+        .routes(routes!(drain))
+}
+
+/// A runner comes, or comes back.
+///
+/// A new incarnation is let in once the one before is no longer present; what that one had is released.
+#[utoipa::path(post, path = paths::RUNNER_REGISTER, tag = "runners", security(("bearer" = ["runners:write"])),
+    request_body = RegisterRequest,
+    responses((status = 201, body = leasehold_api::Runner), (status = 200, body = leasehold_api::Runner, description = "It was known before"),
+        (status = 409, description = "Another live incarnation has this id")))]
+async fn register(
+    Auth(caller, _): Auth<RunnersWrite>,
+    State(app): State<App>,
+    JsonBody(request): JsonBody<RegisterRequest>,
+) -> Result<Response, Reject> {
+    let registered = runners::register(&app, &caller, request).await?;
+    let status = if registered.fresh {
+        StatusCode::CREATED
+    } else {
+        StatusCode::OK
+    };
+    let shown = runners::shown(&app, &registered.runner).await?;
+    Ok((status, Json(shown)).into_response())
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct Filter {
+    /// Only this tenant.
+    tenant_id: Option<String>,
+    /// Only this site of the tenant.
+    site_id: Option<String>,
+    /// At most this many: 1 to 1000, 100 when absent.
+    limit: Option<usize>,
+    /// Where the page before ended.
+    cursor: Option<String>,
+}
+
+/// Runners, by tenant, site and name.
+#[utoipa::path(get, path = paths::RUNNERS, tag = "runners", security(("bearer" = ["runners:read"])),
+    params(Filter), responses((status = 200, body = RunnerList)))]
+async fn list(
+    Auth(caller, _): Auth<RunnersRead>,
+    State(app): State<App>,
+    Query(filter): Query<Filter>,
+) -> Result<Json<RunnerList>, Reject> {
+    let tenant_id = tenant(&caller, filter.tenant_id)?;
+    let query = RecordQuery {
+        kind: RUNNER.to_owned(),
+        prefix: prefix(tenant_id.as_deref(), filter.site_id.as_deref())?,
+        after: after(filter.cursor.as_deref())?,
+        limit: page_limit(filter.limit)?,
+    };
+    let (found, more) = store::page(app.authority(), query).await?;
+    let next_cursor = found
+        .last()
+        .filter(|_| more)
+        .map(|it: &Found<Runner>| to_cursor(&it.key));
+    Ok(Json(RunnerList {
+        runners: runners::shown_all(&app, &found, tenant_id.as_deref()).await?,
+        next_cursor,
+    }))
+}
+
+/// One runner.
+#[utoipa::path(get, path = paths::RUNNER, tag = "runners", security(("bearer" = ["runners:read"])),
+    params(("runner_id" = String, Path)),
+    responses((status = 200, body = leasehold_api::Runner), (status = 404, description = "Unknown")))]
+async fn show(
+    Auth(caller, _): Auth<RunnersRead>,
+    State(app): State<App>,
+    Path(id): Path<String>,
+) -> Result<Json<leasehold_api::Runner>, Reject> {
+    let found = runners::find(&app, &caller, &id).await?;
+    runners::shown(&app, &found).await.map(Json)
+}
+
+/// A runner goes for good; what it has is free at once.
+#[utoipa::path(delete, path = paths::RUNNER, tag = "runners", security(("bearer" = ["runners:write"])),
+    params(("runner_id" = String, Path)),
+    responses((status = 200, body = RunnerRemoved), (status = 404, description = "Unknown")))]
+async fn remove(
+    Auth(caller, _): Auth<RunnersWrite>,
+    State(app): State<App>,
+    Path(id): Path<String>,
+) -> Result<Json<RunnerRemoved>, Reject> {
+    let leases_released = runners::delete(&app, &caller, &id).await?;
+    Ok(Json(RunnerRemoved {
+        success: true,
+        leases_released,
+    }))
+}
+
+/// A sign of life: renews everything the runner has, and answers everything it should know.
+#[utoipa::path(put, path = paths::RUNNER_HEARTBEAT, tag = "runners", security(("bearer" = ["runners:write"])),
+    params(("runner_id" = String, Path)), request_body = RunnerHeartbeatRequest,
+    responses((status = 200, body = RunnerHeartbeatAnswer), (status = 404, description = "Unknown"),
+        (status = 409, description = "Another incarnation is registered")))]
+async fn beat(
+    Auth(caller, _): Auth<RunnersWrite>,
+    State(app): State<App>,
+    Path(id): Path<String>,
+    JsonBody(request): JsonBody<RunnerHeartbeatRequest>,
+) -> Result<Json<RunnerHeartbeatAnswer>, Reject> {
+    heartbeat::heartbeat(&app, &caller, &id, request)
+        .await
+        .map(Json)
+}
+
+async fn told(
+    app: &App,
+    caller: &Caller,
+    id: &str,
+    status: RunnerStatus,
+) -> Result<Json<leasehold_api::Runner>, Reject> {
+    let found = runners::order(app, caller, id, status).await?;
+    runners::shown(app, &found).await.map(Json)
+}
+
+/// The runner keeps what it has and gets nothing new.
+#[utoipa::path(post, path = paths::RUNNER_CORDON, tag = "runners", security(("bearer" = ["runners:admin"])),
+    params(("runner_id" = String, Path)),
+    responses((status = 200, body = leasehold_api::Runner), (status = 404, description = "Unknown")))]
+async fn cordon(
+    Auth(caller, _): Auth<RunnersAdmin>,
+    State(app): State<App>,
+    Path(id): Path<String>,
+) -> Result<Json<leasehold_api::Runner>, Reject> {
+    told(&app, &caller, &id, RunnerStatus::Cordoned).await
+}
+
+/// The runner takes work again.
+#[utoipa::path(post, path = paths::RUNNER_UNCORDON, tag = "runners", security(("bearer" = ["runners:admin"])),
+    params(("runner_id" = String, Path)),
+    responses((status = 200, body = leasehold_api::Runner), (status = 404, description = "Unknown")))]
+async fn uncordon(
+    Auth(caller, _): Auth<RunnersAdmin>,
+    State(app): State<App>,
+    Path(id): Path<String>,
+) -> Result<Json<leasehold_api::Runner>, Reject> {
+    told(&app, &caller, &id, RunnerStatus::Active).await
+}
+
+/// The runner gives everything up and gets nothing new.
+#[utoipa::path(post, path = paths::RUNNER_DRAIN, tag = "runners", security(("bearer" = ["runners:admin"])),
+    params(("runner_id" = String, Path)),
+    responses((status = 200, body = leasehold_api::Runner), (status = 404, description = "Unknown")))]
+async fn drain(
+    Auth(caller, _): Auth<RunnersAdmin>,
+    State(app): State<App>,
+    Path(id): Path<String>,
+) -> Result<Json<leasehold_api::Runner>, Reject> {
+    told(&app, &caller, &id, RunnerStatus::Draining).await
+}

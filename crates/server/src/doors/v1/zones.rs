@@ -1,0 +1,142 @@
+//! The zones of a site.
+
+use ::lease::{
+    RecordQuery,
+    registry::{ZONE, Zone},
+};
+use axum::{
+    extract::{Path, State},
+    response::{IntoResponse, Response},
+};
+use http::{HeaderMap, StatusCode, header};
+use leasehold_api::{Document, Success, ZoneList, paths};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{
+    cameras::{Pages, after},
+    leases::to_cursor,
+};
+use crate::{
+    App, Json, JsonBody, Query, Reject,
+    auth::{Auth, RunnersAdmin, RunnersRead},
+    query::page_limit,
+    registry::{
+        enter,
+        store::{self, Condition, Found},
+        zones,
+    },
+};
+
+pub(super) fn router() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(list, create))
+        .routes(routes!(show, update, remove))
+}
+
+fn view(found: Found<Zone>) -> leasehold_api::Zone {
+    leasehold_api::Zone {
+        zone: found.value,
+        created_at: Some(found.created_at.into()),
+        updated_at: Some(found.updated_at.into()),
+    }
+}
+
+fn answer(status: StatusCode, found: Found<Zone>) -> Response {
+    let etag = [(header::ETAG, found.etag())];
+    (status, etag, Json(view(found))).into_response()
+}
+
+/// The zones of a site, in the order of their numbers.
+#[utoipa::path(get, path = paths::SITE_ZONES, tag = "zones", security(("bearer" = ["runners:read"])),
+    params(("tenant_id" = String, Path), ("site_id" = String, Path), Pages),
+    responses((status = 200, body = ZoneList)))]
+async fn list(
+    Auth(caller, _): Auth<RunnersRead>,
+    State(app): State<App>,
+    Path((tenant_id, site_id)): Path<(String, String)>,
+    Query(pages): Query<Pages>,
+) -> Result<Json<ZoneList>, Reject> {
+    let place = enter(&caller, &tenant_id, &site_id)?;
+    let query = RecordQuery {
+        kind: ZONE.to_owned(),
+        prefix: place.prefix(),
+        after: after(pages.cursor.as_deref())?,
+        limit: page_limit(pages.limit)?,
+    };
+    let (found, more) = store::page(app.authority(), query).await?;
+    let next_cursor = found
+        .last()
+        .filter(|_| more)
+        .map(|it: &Found<Zone>| to_cursor(&it.key));
+    Ok(Json(ZoneList {
+        zones: found.into_iter().map(view).collect(),
+        next_cursor,
+    }))
+}
+
+/// Add a zone.
+#[utoipa::path(post, path = paths::SITE_ZONES, tag = "zones", security(("bearer" = ["runners:admin"])),
+    params(("tenant_id" = String, Path), ("site_id" = String, Path)), request_body = Document,
+    responses((status = 201, body = leasehold_api::Zone), (status = 409, description = "A zone with this number exists")))]
+async fn create(
+    Auth(caller, _): Auth<RunnersAdmin>,
+    State(app): State<App>,
+    Path((tenant_id, site_id)): Path<(String, String)>,
+    JsonBody(document): JsonBody<Document>,
+) -> Result<Response, Reject> {
+    let place = enter(&caller, &tenant_id, &site_id)?;
+    let found = zones::create(&app, &place, document).await?;
+    Ok(answer(StatusCode::CREATED, found))
+}
+
+/// One zone of a site.
+#[utoipa::path(get, path = paths::SITE_ZONE, tag = "zones", security(("bearer" = ["runners:read"])),
+    params(("tenant_id" = String, Path), ("site_id" = String, Path), ("zone_id" = String, Path)),
+    responses((status = 200, body = leasehold_api::Zone), (status = 404, description = "Unknown")))]
+async fn show(
+    Auth(caller, _): Auth<RunnersRead>,
+    State(app): State<App>,
+    Path((tenant_id, site_id, id)): Path<(String, String, String)>,
+) -> Result<Response, Reject> {
+    let place = enter(&caller, &tenant_id, &site_id)?;
+    let found = zones::load(app.authority(), &place, zones::number(&id)?).await?;
+    Ok(answer(StatusCode::OK, found))
+}
+
+/// Change the fields that are named. With `If-Match` only the version that was read.
+#[utoipa::path(put, path = paths::SITE_ZONE, tag = "zones", security(("bearer" = ["runners:admin"])),
+    params(("tenant_id" = String, Path), ("site_id" = String, Path), ("zone_id" = String, Path),
+        ("If-Match" = Option<String>, Header, description = "The ETag that was read")),
+    request_body = Document,
+    responses((status = 200, body = leasehold_api::Zone), (status = 404, description = "Unknown"),
+        (status = 412, description = "It was changed meanwhile")))]
+async fn update(
+    Auth(caller, _): Auth<RunnersAdmin>,
+    State(app): State<App>,
+    Path((tenant_id, site_id, id)): Path<(String, String, String)>,
+    headers: HeaderMap,
+    JsonBody(document): JsonBody<Document>,
+) -> Result<Response, Reject> {
+    let place = enter(&caller, &tenant_id, &site_id)?;
+    let condition = Condition::from_headers(&headers)?;
+    let found = zones::update(&app, &place, zones::number(&id)?, condition, document).await?;
+    Ok(answer(StatusCode::OK, found))
+}
+
+/// Remove a zone.
+#[utoipa::path(delete, path = paths::SITE_ZONE, tag = "zones", security(("bearer" = ["runners:admin"])),
+    params(("tenant_id" = String, Path), ("site_id" = String, Path), ("zone_id" = String, Path),
+        ("If-Match" = Option<String>, Header, description = "The ETag that was read")),
+    responses((status = 200, body = Success), (status = 404, description = "Unknown"),
+        (status = 412, description = "It was changed meanwhile")))]
+async fn remove(
+    Auth(caller, _): Auth<RunnersAdmin>,
+    State(app): State<App>,
+    Path((tenant_id, site_id, id)): Path<(String, String, String)>,
+    headers: HeaderMap,
+) -> Result<Json<Success>, Reject> {
+    let place = enter(&caller, &tenant_id, &site_id)?;
+    let condition = Condition::from_headers(&headers)?;
+    zones::delete(&app, &place, zones::number(&id)?, condition).await?;
+    Ok(Json(Success { success: true }))
+}

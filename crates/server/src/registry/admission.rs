@@ -1,0 +1,123 @@
+//! What is looked at before a camera is leased: that camera and runner exist, that the versions are
+//! current, and how much the runner may have. All of it still holds at the moment of the grant.
+
+use lease::{
+    Acquire, Acquired, Cause, Labels,
+    registry::{RUNNER, RunnerStatus},
+};
+use leasehold_api::{AcquireRequest, Code};
+
+use super::{
+    cameras, place_of, runners, site,
+    store::{self, Found},
+};
+use crate::{App, Reject, auth::Caller, ops};
+
+/// Leases a camera to a runner.
+pub(crate) async fn acquire(
+    app: &App,
+    caller: &Caller,
+    request: &AcquireRequest,
+    acquire: Acquire,
+) -> Result<Acquired, Reject> {
+    let uuid = request.camera_uuid.as_deref().unwrap_or_default();
+    let runner_id = acquire.holder.name.as_str().to_owned();
+    for _ in 0..store::ATTEMPTS {
+        let camera = cameras::find(app, caller, uuid).await?;
+        let runner = runner(app, &runner_id, &camera.value.tenant_id).await?;
+        let foreign =
+            |asked: &Option<String>, own: &str| asked.as_deref().is_some_and(|it| it != own);
+        if foreign(&request.tenant_id, &camera.value.tenant_id)
+            || foreign(&request.site_id, &camera.value.site_id)
+        {
+            return Err(cameras::unknown());
+        }
+        versions(app, request, &camera.value).await?;
+        let mut wanted = acquire.clone();
+        // A runner that keeps no incarnation of its own means the one that is registered.
+        if request.incarnation.is_none() {
+            wanted.holder.incarnation = runner.value.incarnation.clone();
+        } else if wanted.holder.incarnation != runner.value.incarnation {
+            return Err(Reject::new(
+                Code::RunnerAlreadyRegistered,
+                "another incarnation of this runner is registered",
+            ));
+        }
+        let takes_new = runner.value.status == RunnerStatus::Active;
+        let capacity = if takes_new { runner.value.capacity } else { 0 };
+        wanted.limit = Some(wanted.limit.map_or(capacity, |limit| limit.min(capacity)));
+        let mut labels: std::collections::BTreeMap<_, _> = wanted.labels.into();
+        labels.insert(lease::TENANT.to_owned(), camera.value.tenant_id.clone());
+        labels.insert(lease::SITE.to_owned(), camera.value.site_id.clone());
+        wanted.labels = Labels::new(labels)?;
+        let acquired = if wanted.wait_ms > 0 {
+            // Records cannot be held still for as long as a wait.
+            Some(ops::acquire(app, caller, wanted).await?)
+        } else {
+            let expect = vec![camera.expect(), runner.expect()];
+            ops::acquire_expecting(app, caller, wanted, expect).await?
+        };
+        match acquired {
+            Some(Acquired::Refused(refusal))
+                if !takes_new && matches!(refusal.cause, Cause::Limit { .. }) =>
+            {
+                return Err(Reject::new(
+                    Code::RunnerAtCapacity,
+                    format!("the runner is {}", runners::word(runner.value.status)),
+                ));
+            }
+            Some(acquired) => return Ok(acquired),
+            // The camera or the runner changed between the look and the grant: look again.
+            None => {}
+        }
+    }
+    Err(store::contended())
+}
+
+async fn runner(
+    app: &App,
+    id: &str,
+    tenant: &str,
+) -> Result<Found<lease::registry::Runner>, Reject> {
+    let place = place_of(app.authority(), RUNNER, id).await?;
+    let place = place
+        .filter(|found| found.value.tenant_id == tenant)
+        .ok_or_else(runners::unknown)?;
+    store::load(app.authority(), place.value.key(RUNNER, id)?)
+        .await?
+        .ok_or_else(runners::unknown)
+}
+
+/// A version that was sent must be the camera's own or that of its site, where the site demands it.
+async fn versions(
+    app: &App,
+    request: &AcquireRequest,
+    camera: &lease::registry::Camera,
+) -> Result<(), Reject> {
+    if request.config_version.is_none() && request.zone_version.is_none() {
+        return Ok(());
+    }
+    let place = super::Place::new(&camera.tenant_id, &camera.site_id)?;
+    if !site::settings(app.authority(), &place)
+        .await?
+        .require_current_versions
+    {
+        return Ok(());
+    }
+    let is = |sent: &Option<String>, current: &str| sent.as_deref().is_none_or(|it| it == current);
+    let config = camera.config_version();
+    let zones = camera.zone_version();
+    if is(&request.config_version, &config) && is(&request.zone_version, &zones) {
+        return Ok(());
+    }
+    let whole = site::version(app.authority(), &place).await?;
+    if is(&request.config_version, &whole.config_version)
+        && is(&request.zone_version, &whole.zone_version)
+    {
+        return Ok(());
+    }
+    Err(Reject::new(
+        Code::ConfigVersionMismatch,
+        format!("the current versions are config {config} and zones {zones}"),
+    ))
+}

@@ -1,0 +1,146 @@
+use lease::{Incarnation, Revision, UnixMillis};
+
+use super::*;
+
+fn camera(name: &str) -> Found<Camera> {
+    Found {
+        key: lease::Key::new(CAMERA, &format!("t/s/{name}")).unwrap(),
+        value: serde_json::from_value(serde_json::json!({
+            "camera_uuid": name, "rtsp_url": "rtsp://x/y", "tenant_id": "t", "site_id": "s"
+        }))
+        .unwrap(),
+        created_at: UnixMillis::new(0),
+        updated_at: UnixMillis::new(0),
+        revision: Revision::new(1),
+    }
+}
+
+fn member(name: &str, capacity: u32) -> Member {
+    Member {
+        present: true,
+        runner: Runner {
+            runner_id: name.into(),
+            tenant_id: "t".into(),
+            site_id: "s".into(),
+            deployment_group: "blue".into(),
+            deployment_version: "1".into(),
+            host: "h".into(),
+            port: 1,
+            capacity,
+            metrics_port: None,
+            capabilities: vec!["rtsp".into()],
+            incarnation: Incarnation::new("0").unwrap(),
+            status: RunnerStatus::Active,
+            current_load: 0,
+            metrics: serde_json::Map::new(),
+            registered_at: UnixMillis::new(0),
+            last_heartbeat: UnixMillis::new(0),
+        },
+    }
+}
+
+fn site(cameras: usize, runners: Vec<Member>) -> Site {
+    Site {
+        cameras: (0..cameras)
+            .map(|n| camera(&format!("cam-{n:03}")))
+            .collect(),
+        runners,
+        holders: HashMap::new(),
+    }
+}
+
+/// Every runner does what the plan says: gives up first, then takes what is free. Returns how many
+/// cameras changed hands.
+fn follow(site: &mut Site) -> usize {
+    let plan = site.plan();
+    for step in &plan.moves {
+        if step.from.is_some() {
+            site.holders.remove(&step.camera_uuid);
+        } else if let Some(to) = &step.to {
+            site.holders.insert(step.camera_uuid.clone(), to.clone());
+        }
+    }
+    plan.moves.iter().filter(|step| step.from.is_some()).count()
+}
+
+fn loads(site: &Site) -> BTreeMap<&str, usize> {
+    let mut loads = BTreeMap::new();
+    for holder in site.holders.values() {
+        *loads.entry(holder.as_str()).or_default() += 1;
+    }
+    loads
+}
+
+#[test]
+fn everything_is_placed_by_capacity_and_then_nothing_moves() {
+    let mut site = site(60, vec![member("a", 20), member("b", 40), member("c", 20)]);
+    follow(&mut site);
+    let loads = loads(&site);
+    assert_eq!(loads.values().sum::<usize>(), 60);
+    assert!((14..=16).contains(&loads["a"]), "{loads:?}");
+    assert!((29..=31).contains(&loads["b"]), "{loads:?}");
+    assert!(site.plan().moves.is_empty());
+}
+
+#[test]
+fn nobody_gets_more_than_its_capacity_and_the_rest_waits() {
+    let mut site = site(10, vec![member("a", 3), member("b", 4)]);
+    follow(&mut site);
+    let plan = site.plan();
+    assert_eq!(loads(&site), BTreeMap::from([("a", 3), ("b", 4)]));
+    assert_eq!(plan.moves.len(), 3);
+    assert!(plan.moves.iter().all(|it| it.to.is_none()));
+}
+
+#[test]
+fn a_newcomer_fills_up_within_the_budget_and_nothing_comes_back() {
+    let mut site = site(40, vec![member("a", 40)]);
+    follow(&mut site);
+    site.runners.push(member("b", 40));
+    let mut moved = 0;
+    for _ in 0..20 {
+        let step = follow(&mut site);
+        assert!(step <= 4, "{step} at once");
+        moved += step;
+    }
+    assert_eq!(loads(&site), BTreeMap::from([("a", 20), ("b", 20)]));
+    assert_eq!(moved, 20);
+    assert!(site.plan().moves.is_empty());
+}
+
+#[test]
+fn a_draining_runner_gives_everything_up_and_a_cordoned_one_nothing() {
+    let mut site = site(10, vec![member("a", 20), member("b", 20)]);
+    follow(&mut site);
+    site.runners[0].runner.status = RunnerStatus::Cordoned;
+    let had = loads(&site)["a"];
+    assert!(site.plan().moves.is_empty());
+    site.runners[0].runner.status = RunnerStatus::Draining;
+    let plan = site.plan();
+    assert_eq!(plan.moves.len(), had);
+    for step in &plan.moves {
+        assert_eq!(
+            (step.reason.as_str(), step.to.as_deref()),
+            ("draining", Some("b"))
+        );
+    }
+}
+
+#[test]
+fn group_and_capabilities_are_respected_and_explained() {
+    let mut site = site(1, vec![member("a", 5), member("b", 5)]);
+    site.cameras[0].value.deployment_group = Some("green".into());
+    site.cameras[0].value.required_capabilities = vec!["gpu".into()];
+    assert_eq!(site.plan().moves[0].to, None);
+    site.runners[1].runner.deployment_group = "green".into();
+    let told = site.explain(&site.cameras[0].value.clone());
+    let obstacles: BTreeMap<_, _> = told
+        .candidates
+        .iter()
+        .map(|it| (it.runner_id.as_str(), it.obstacles.join(" ")))
+        .collect();
+    assert_eq!(obstacles["a"], "deployment_group capabilities");
+    assert_eq!(obstacles["b"], "capabilities");
+    site.runners[1].runner.capabilities.push("gpu".into());
+    assert_eq!(site.plan().moves[0].to.as_deref(), Some("b"));
+}

@@ -1,0 +1,250 @@
+//! A runner's heartbeat: renews everything it has and answers everything it should know.
+
+use std::collections::{HashMap, HashSet};
+
+use lease::{
+    Acquired, Lease, LeaseId, Loss, Renew, Renewal, Renewals,
+    registry::{CAMERA, Camera, RUNNER, Runner, RunnerStatus},
+};
+use leasehold_api::{
+    Assignments, CameraVersion, Code, GiveUp, LostLease, RunnerHeartbeatAnswer,
+    RunnerHeartbeatRequest,
+};
+
+use super::{
+    assignment::{Reason, Site},
+    runners::{self, Report},
+    site,
+    store::Found,
+};
+use crate::{App, Reject, auth::Caller, ops, outbox::Heartbeat};
+
+/// More lease ids than a runner can have.
+const MAX_ACTIVE: usize = Runner::MAX_CAPACITY as usize;
+
+pub(crate) async fn heartbeat(
+    app: &App,
+    caller: &Caller,
+    id: &str,
+    request: RunnerHeartbeatRequest,
+) -> Result<RunnerHeartbeatAnswer, Reject> {
+    if request.active_leases.len() > MAX_ACTIVE {
+        return Err(Reject::field("active_leases", "at most 10,000 leases"));
+    }
+    let found = runners::find(app, caller, id).await?;
+    let runner = &found.value;
+    if request
+        .incarnation
+        .as_deref()
+        .is_some_and(|it| it != runner.incarnation.as_str())
+    {
+        return Err(Reject::new(
+            Code::RunnerAlreadyRegistered,
+            "another incarnation of this runner is registered",
+        ));
+    }
+    let report = serde_json::to_string(&Report {
+        current_load: request.current_load,
+        metrics: request.metrics.clone(),
+    })
+    .map_err(|_| Reject::field("metrics", "a JSON object"))?;
+    if report.len() > Renew::MAX_STATS_BYTES {
+        return Err(Reject::field("metrics", "at most 16 KiB of JSON"));
+    }
+    let (kept, lost) = renew(app, caller, runner, &request.active_leases, &report).await?;
+    let presence = present(app, caller, runner, kept.presence, &report).await?;
+    app.parts().outbox.heartbeat(|| Heartbeat {
+        runner_id: runner.runner_id.clone(),
+        tenant_id: runner.tenant_id.clone(),
+        site_id: runner.site_id.clone(),
+        incarnation: runner.incarnation.as_str().to_owned(),
+        status: runners::word(runner.status).to_owned(),
+        current_load: request.current_load,
+        active_leases: kept.cameras.len(),
+        metrics: request.metrics.clone(),
+        timestamp: presence.renewed_at.unwrap_or(presence.acquired_at).into(),
+    });
+    let place = runners::place(runner);
+    let site = Site::load(app.authority(), &place).await?;
+    let config = site::version_of(app.authority(), &place, &site.cameras).await?;
+    let assignments = assignments(&site, runner, &kept.cameras);
+    let mine: HashSet<&str> = kept.cameras.iter().map(|lease| lease.key.id()).collect();
+    let cameras = site
+        .cameras
+        .iter()
+        .filter(|found| mine.contains(found.value.camera_uuid.as_str()))
+        .map(|found| version(&found.value))
+        .collect();
+    // A third of the presence, so that two may go missing.
+    let due = presence
+        .renewed_at
+        .unwrap_or(presence.acquired_at)
+        .plus(presence.ttl.millis() / 3);
+    Ok(RunnerHeartbeatAnswer {
+        success: true,
+        status: runners::word(runner.status).to_owned(),
+        next_heartbeat_due: Some(due.into()),
+        leases: kept
+            .cameras
+            .iter()
+            .map(leasehold_api::Lease::from)
+            .collect(),
+        lost,
+        take: assignments.take,
+        give_up: assignments.give_up,
+        cameras,
+        config: Some(config),
+        orders: match runner.status {
+            RunnerStatus::Draining => vec!["drain".to_owned()],
+            RunnerStatus::Cordoned => vec!["cordon".to_owned()],
+            RunnerStatus::Active | RunnerStatus::Inactive => Vec::new(),
+        },
+    })
+}
+
+struct Kept {
+    presence: Option<Lease>,
+    cameras: Vec<Lease>,
+}
+
+/// Renews all the runner has, and finds out what became of what it believes to have.
+async fn renew(
+    app: &App,
+    caller: &Caller,
+    runner: &Runner,
+    believed: &[String],
+    report: &str,
+) -> Result<(Kept, Vec<LostLease>), Reject> {
+    let holder = runners::holder(runner)?;
+    let mut live = ops::live_of(app, &holder, Some(&runner.tenant_id)).await?;
+    live.retain(|lease| lease.key.kind() == CAMERA || lease.key.kind() == RUNNER);
+    let known: HashSet<String> = live.iter().map(|lease| lease.id.to_string()).collect();
+    let mut ids: HashMap<(lease::Key, lease::Token), String> = HashMap::new();
+    let mut asked: Vec<Renewal> = live
+        .iter()
+        .map(|lease| {
+            ids.insert((lease.key.clone(), lease.token), lease.id.to_string());
+            Renewal {
+                stats: (lease.key.kind() == RUNNER).then(|| report.into()),
+                ..Renewal::of(lease)
+            }
+        })
+        .collect();
+    let mut lost = Vec::new();
+    for id in believed.iter().filter(|id| !known.contains(*id)) {
+        let lease = match id.parse::<LeaseId>() {
+            Ok(id) => app.authority().lease_by_id(id).await?,
+            Err(_) => None,
+        };
+        match lease.filter(|lease| caller.sees(lease.labels.tenant()) && lease.holder == holder) {
+            Some(lease) => {
+                // Asking for its renewal tells exactly how it ended, or keeps it after all.
+                let reference = (lease.key.clone(), lease.token);
+                if ids.insert(reference, id.clone()).is_none() {
+                    asked.push(Renewal::of(&lease));
+                }
+            }
+            None => lost.push(LostLease {
+                lease_id: id.clone(),
+                camera_uuid: None,
+                loss: leasehold_api::Loss::from(&Loss::Unknown),
+            }),
+        }
+    }
+    let renewals = Renew {
+        holder,
+        leases: Renewals::These(asked),
+    };
+    let mut kept = Kept {
+        presence: None,
+        cameras: Vec::new(),
+    };
+    for renewed in app.authority().renew(renewals).await? {
+        let is_presence = renewed.key.kind() == RUNNER;
+        match renewed.outcome {
+            Ok(lease) if is_presence => kept.presence = Some(lease),
+            Ok(lease) => kept.cameras.push(lease),
+            Err(_) if is_presence => {}
+            Err(loss) => lost.push(LostLease {
+                lease_id: ids
+                    .remove(&(renewed.key.clone(), renewed.token))
+                    .unwrap_or_default(),
+                camera_uuid: Some(renewed.key.id().to_owned()),
+                loss: leasehold_api::Loss::from(&loss),
+            }),
+        }
+    }
+    Ok((kept, lost))
+}
+
+/// The runner's presence, taken again when it had lapsed and nobody else came meanwhile.
+async fn present(
+    app: &App,
+    caller: &Caller,
+    runner: &Runner,
+    presence: Option<Lease>,
+    report: &str,
+) -> Result<Lease, Reject> {
+    if let Some(presence) = presence {
+        return Ok(presence);
+    }
+    let ttl = lease::Ttl::from_millis(60_000)?;
+    let acquire = runners::presence_of(runner, ttl)?;
+    let leases = match ops::acquire(app, caller, acquire).await? {
+        Acquired::Granted { leases, .. } => leases,
+        Acquired::Refused(refusal) => return Err(ops::refused(caller, &refusal)),
+    };
+    let lease = leases.into_iter().next().ok_or_else(Reject::no_lease)?;
+    ops::renew_one(app, &lease, Some(report.into())).await
+}
+
+fn version(camera: &Camera) -> CameraVersion {
+    CameraVersion {
+        camera_uuid: camera.camera_uuid.clone(),
+        config_version: camera.config_version(),
+        zone_version: camera.zone_version(),
+    }
+}
+
+/// What a runner should keep, take and give up.
+pub(crate) fn assignments(site: &Site, runner: &Runner, held: &[Lease]) -> Assignments {
+    let me = Some(runner.runner_id.as_str());
+    let cameras: HashMap<&str, &Found<Camera>> = site
+        .cameras
+        .iter()
+        .map(|found| (found.value.camera_uuid.as_str(), found))
+        .collect();
+    let mut answer = Assignments {
+        runner_id: runner.runner_id.clone(),
+        ..Assignments::default()
+    };
+    for (name, decision) in site.decide() {
+        let Some(camera) = cameras.get(name) else {
+            continue;
+        };
+        if decision.from == me && decision.reason == Reason::Kept {
+            answer.keep.push(version(&camera.value));
+        } else if decision.from == me {
+            answer.give_up.push(GiveUp {
+                camera_uuid: name.to_owned(),
+                reason: decision.reason.word().to_owned(),
+                to: decision.to.map(str::to_owned),
+            });
+        } else if decision.from.is_none() && decision.to == me {
+            answer.take.push(version(&camera.value));
+        }
+    }
+    // Cameras of another site, or none at all any more: the plan of this site does not know them.
+    for lease in held {
+        let id = lease.key.id();
+        let elsewhere = lease.labels.get(lease::SITE) != Some(runner.site_id.as_str());
+        if !elsewhere && !cameras.contains_key(id) {
+            answer.give_up.push(GiveUp {
+                camera_uuid: id.to_owned(),
+                reason: "removed".to_owned(),
+                to: None,
+            });
+        }
+    }
+    answer
+}

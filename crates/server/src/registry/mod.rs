@@ -1,0 +1,122 @@
+//! The registry: cameras, zones, sites and runners as records of the authority, so that they live in
+//! whatever home the leases live in. Who may have which camera is computed here from what is stored.
+
+pub(crate) mod admission;
+pub(crate) mod assignment;
+pub(crate) mod cameras;
+pub(crate) mod heartbeat;
+pub(crate) mod runners;
+pub(crate) mod site;
+pub(crate) mod store;
+pub(crate) mod zones;
+
+use lease::{Authority, Key, registry::FieldError};
+use serde::{Deserialize, Serialize};
+
+use crate::{Reject, auth::Caller};
+
+/// Where something with a name of its own lives. Cameras and runners are found by their names alone,
+/// so a name can be given only once.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Place {
+    pub tenant_id: String,
+    pub site_id: String,
+}
+
+impl Place {
+    pub fn new(tenant: &str, site: &str) -> Result<Self, Reject> {
+        // The one check of both names.
+        lease::registry::site_key(lease::registry::CAMERA, tenant, site, "-")?;
+        Ok(Self {
+            tenant_id: tenant.to_owned(),
+            site_id: site.to_owned(),
+        })
+    }
+
+    /// What the ids of everything in this site begin with.
+    pub fn prefix(&self) -> String {
+        format!("{}/{}/", self.tenant_id, self.site_id)
+    }
+
+    pub fn key(&self, kind: &str, name: &str) -> Result<Key, Reject> {
+        Ok(lease::registry::site_key(
+            kind,
+            &self.tenant_id,
+            &self.site_id,
+            name,
+        )?)
+    }
+
+    /// The key of something that a site has once.
+    pub fn site_key(&self, kind: &str) -> Result<Key, Reject> {
+        Ok(Key::new(
+            kind,
+            &format!("{}/{}", self.tenant_id, self.site_id),
+        )?)
+    }
+}
+
+/// The record that says where the thing with this name lives.
+pub(crate) fn index_key(kind: &str, name: &str) -> Result<Key, Reject> {
+    Ok(Key::new(&format!("{kind}-id"), name)?)
+}
+
+/// Where the thing with this name lives, if there is one.
+pub(crate) async fn place_of(
+    authority: &dyn Authority,
+    kind: &str,
+    name: &str,
+) -> Result<Option<store::Found<Place>>, Reject> {
+    // A name that nothing can have belongs to nothing.
+    if !lease::registry::is_name(name) {
+        return Ok(None);
+    }
+    store::load(authority, index_key(kind, name)?).await
+}
+
+/// A caller that is bound to a tenant stays in it.
+pub(crate) fn enter(caller: &Caller, tenant: &str, site: &str) -> Result<Place, Reject> {
+    let place = Place::new(tenant, site)?;
+    if caller.sees(Some(tenant)) {
+        return Ok(place);
+    }
+    Err(Reject::new(
+        leasehold_api::Code::AuthorizationFailed,
+        "this token is bound to another tenant",
+    ))
+}
+
+/// A bound caller may not take a registered camera or a runner's presence of another tenant by its
+/// bare key.
+pub(crate) async fn guard_keys(
+    authority: &dyn Authority,
+    caller: &Caller,
+    keys: &[Key],
+) -> Result<(), Reject> {
+    if caller.tenant.is_none() {
+        return Ok(());
+    }
+    for key in keys {
+        let kind = key.kind();
+        if kind != lease::registry::CAMERA && kind != lease::registry::RUNNER {
+            continue;
+        }
+        let place = place_of(authority, kind, key.id()).await?;
+        if place.is_some_and(|found| !caller.sees(Some(&found.value.tenant_id))) {
+            return Err(Reject::new(
+                leasehold_api::Code::AuthorizationFailed,
+                format!("{key} is not yours to take"),
+            ));
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn invalid(errors: Vec<FieldError>) -> Reject {
+    Reject::invalid(
+        errors
+            .into_iter()
+            .map(|error| leasehold_api::FieldError::new(error.field, error.expected))
+            .collect(),
+    )
+}

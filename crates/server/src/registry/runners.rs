@@ -1,0 +1,414 @@
+//! Runners as records. Whether one is there is a lease of the kind `runner`, and what it reports
+//! travels with the renewals of that lease: a heartbeat writes no record.
+
+use std::collections::HashMap;
+
+use lease::{
+    Acquire, Authority, Cause, Committed, Holder, HolderName, Incarnation, Key, Labels, Lease,
+    LeaseQuery, LeaseRef, Status, Transaction, Ttl, UnixMillis,
+    registry::{CAMERA, RUNNER, Runner, RunnerStatus},
+};
+use leasehold_api::{Code, RegisterRequest, Seconds};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::{
+    Place, index_key, invalid, place_of,
+    store::{self, Found},
+};
+use crate::{App, Reject, auth::Caller, query::MAX_PAGE};
+
+/// How long a runner counts as present without a heartbeat when it does not say.
+const DEFAULT_PRESENCE: Seconds = Seconds::whole(60);
+/// How many cameras a runner may have when it does not say.
+const DEFAULT_CAPACITY: u32 = 16;
+
+/// What a runner reports with a heartbeat, kept with its presence.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Report {
+    #[serde(default)]
+    pub current_load: u32,
+    #[serde(default)]
+    pub metrics: Map<String, Value>,
+}
+
+pub(crate) fn unknown() -> Reject {
+    Reject::new(Code::RunnerNotFound, "no such runner is registered")
+}
+
+pub(crate) fn holder(runner: &Runner) -> Result<Holder, Reject> {
+    Ok(Holder {
+        name: HolderName::new(&runner.runner_id)?,
+        incarnation: runner.incarnation.clone(),
+    })
+}
+
+pub(crate) fn place(runner: &Runner) -> Place {
+    Place {
+        tenant_id: runner.tenant_id.clone(),
+        site_id: runner.site_id.clone(),
+    }
+}
+
+/// A runner by its name, if this caller may know of it.
+pub(crate) async fn find(app: &App, caller: &Caller, id: &str) -> Result<Found<Runner>, Reject> {
+    let place = place_of(app.authority(), RUNNER, id).await?;
+    let place = place
+        .filter(|found| caller.sees(Some(&found.value.tenant_id)))
+        .ok_or_else(unknown)?;
+    store::load(app.authority(), place.value.key(RUNNER, id)?)
+        .await?
+        .ok_or_else(unknown)
+}
+
+/// The lease that says a runner is there, while it is.
+pub(crate) async fn presence(
+    authority: &dyn Authority,
+    runner: &Runner,
+) -> Result<Option<Lease>, Reject> {
+    let lease = authority
+        .lease(Key::new(RUNNER, &runner.runner_id)?)
+        .await?;
+    Ok(lease.filter(|lease| lease.holder.incarnation == runner.incarnation))
+}
+
+/// Live leases of one kind and tenant, all pages.
+pub(crate) async fn live(
+    authority: &dyn Authority,
+    kind: &str,
+    tenant: Option<&str>,
+    holder: Option<&str>,
+) -> Result<Vec<Lease>, Reject> {
+    let mut query = LeaseQuery {
+        kind: Some(kind.to_owned()),
+        status: Some(Status::Active),
+        tenant: tenant.map(str::to_owned),
+        holder: holder.map(HolderName::new).transpose()?,
+        limit: MAX_PAGE,
+        ..LeaseQuery::default()
+    };
+    let mut found = Vec::new();
+    loop {
+        let page = authority.leases(query.clone()).await?;
+        query.after = page.items.last().map(|lease| lease.key.clone());
+        found.extend(page.items);
+        if !page.more || query.after.is_none() {
+            return Ok(found);
+        }
+    }
+}
+
+/// How a registration went.
+pub(crate) struct Registered {
+    pub runner: Found<Runner>,
+    /// Whether nobody with this name was known before.
+    pub fresh: bool,
+}
+
+/// A runner comes, or comes back. A new incarnation takes over once the one before is no longer
+/// present, and what that one had is released.
+pub(crate) async fn register(
+    app: &App,
+    caller: &Caller,
+    request: RegisterRequest,
+) -> Result<Registered, Reject> {
+    let authority = app.authority();
+    super::enter(caller, &request.tenant_id, &request.site_id)?;
+    let ttl = request.ttl_seconds.unwrap_or(DEFAULT_PRESENCE);
+    if !(1000..=3_600_000).contains(&ttl.millis()) {
+        return Err(Reject::field("ttl_seconds", "1 to 3600 seconds"));
+    }
+    let ttl = Ttl::from_millis(ttl.millis())?;
+    for _ in 0..store::ATTEMPTS {
+        let now = authority.now().await?;
+        let runner = runner(&request, now)?;
+        let place = place(&runner);
+        let before = place_of(authority, RUNNER, &runner.runner_id).await?;
+        // The name of another tenant's runner is taken, present or not.
+        if before
+            .as_ref()
+            .is_some_and(|before| before.value.tenant_id != runner.tenant_id)
+        {
+            return Err(in_use(&runner.runner_id));
+        }
+        let key = place.key(RUNNER, &runner.runner_id)?;
+        let index = index_key(RUNNER, &runner.runner_id)?;
+        let old = match &before {
+            Some(before) => {
+                let key = before.value.key(RUNNER, &runner.runner_id)?;
+                store::load::<Runner>(authority, key).await?
+            }
+            None => None,
+        };
+        let created = old.as_ref().map_or(now, |old| old.created_at);
+        let mut expect = vec![match &before {
+            Some(before) => before.expect(),
+            None => store::absent(index.clone()),
+        }];
+        expect.extend(old.as_ref().map(Found::expect));
+        let mut writes = vec![
+            store::put(index, &place, created, now, "registered")?,
+            store::put(key.clone(), &runner, created, now, "registered")?,
+        ];
+        if let Some(old) = old.as_ref().filter(|old| old.key != key) {
+            writes.push(store::remove(old.key.clone(), "moved"));
+        }
+        let transaction = Transaction {
+            expect,
+            writes,
+            acquire: Some(presence_of(&runner, ttl)?),
+            ..Transaction::default()
+        };
+        match authority.commit(transaction).await? {
+            Committed::Done { .. } => {
+                release_others(app, &runner).await?;
+                let found = store::load(authority, key).await?.ok_or_else(unknown)?;
+                return Ok(Registered {
+                    runner: found,
+                    fresh: before.is_none(),
+                });
+            }
+            Committed::Refused(refusal) => {
+                let reject = in_use(&runner.runner_id);
+                return Err(match refusal.cause {
+                    Cause::Held { left_ms, .. } => {
+                        reject.retry_after(Seconds::from_millis(left_ms.max(1)))
+                    }
+                    _ => reject,
+                });
+            }
+            Committed::Conflict { .. } => {}
+        }
+    }
+    Err(store::contended())
+}
+
+fn in_use(id: &str) -> Reject {
+    Reject::new(
+        Code::RunnerAlreadyRegistered,
+        format!("another live incarnation has the id {id}"),
+    )
+}
+
+fn runner(request: &RegisterRequest, now: UnixMillis) -> Result<Runner, Reject> {
+    let incarnation = request
+        .incarnation
+        .as_deref()
+        .unwrap_or(leasehold_api::DEFAULT_INCARNATION);
+    let runner = Runner {
+        runner_id: request.runner_id.clone(),
+        tenant_id: request.tenant_id.clone(),
+        site_id: request.site_id.clone(),
+        deployment_group: request.deployment_group.clone(),
+        deployment_version: request.deployment_version.clone(),
+        host: request.host.clone(),
+        port: request.port,
+        capacity: request.capacity.unwrap_or(DEFAULT_CAPACITY),
+        metrics_port: request.metrics_port,
+        capabilities: request.capabilities.clone(),
+        incarnation: Incarnation::new(incarnation)?,
+        status: RunnerStatus::Active,
+        current_load: 0,
+        metrics: Map::new(),
+        registered_at: now,
+        last_heartbeat: now,
+    };
+    runner.validate().map_err(invalid)?;
+    Ok(runner)
+}
+
+/// Asks for the lease that says a runner is there.
+pub(crate) fn presence_of(runner: &Runner, ttl: Ttl) -> Result<Acquire, Reject> {
+    let labels = [
+        (lease::TENANT.to_owned(), runner.tenant_id.clone()),
+        (lease::SITE.to_owned(), runner.site_id.clone()),
+    ];
+    Ok(Acquire {
+        labels: Labels::new(labels.into())?,
+        ..Acquire::one(Key::new(RUNNER, &runner.runner_id)?, holder(runner)?, ttl)
+    })
+}
+
+/// Releases what earlier incarnations of a runner had.
+async fn release_others(app: &App, runner: &Runner) -> Result<usize, Reject> {
+    let cameras = cameras_of(app, runner).await?;
+    let others = cameras
+        .iter()
+        .filter(|lease| lease.holder.incarnation != runner.incarnation);
+    release(app, others.map(LeaseRef::from).collect()).await
+}
+
+/// The camera leases under a runner's name and tenant.
+pub(crate) async fn cameras_of(app: &App, runner: &Runner) -> Result<Vec<Lease>, Reject> {
+    live(
+        app.authority(),
+        CAMERA,
+        Some(&runner.tenant_id),
+        Some(&runner.runner_id),
+    )
+    .await
+}
+
+async fn release(app: &App, leases: Vec<LeaseRef>) -> Result<usize, Reject> {
+    for chunk in leases.chunks(Transaction::MAX_ITEMS) {
+        let transaction = Transaction {
+            release: chunk.to_vec(),
+            ..Transaction::default()
+        };
+        app.authority().commit(transaction).await?;
+    }
+    Ok(leases.len())
+}
+
+/// Takes a runner off the list, and everything it has from it.
+pub(crate) async fn delete(app: &App, caller: &Caller, id: &str) -> Result<usize, Reject> {
+    for _ in 0..store::ATTEMPTS {
+        let found = find(app, caller, id).await?;
+        let presence = presence(app.authority(), &found.value).await?;
+        // The record goes first: an acquire that still saw it fails from here on.
+        let transaction = Transaction {
+            expect: vec![found.expect()],
+            writes: vec![
+                store::remove(found.key.clone(), "removed"),
+                store::remove(index_key(RUNNER, id)?, "removed"),
+            ],
+            release: presence.iter().map(LeaseRef::from).collect(),
+            ..Transaction::default()
+        };
+        if let Committed::Done { .. } = app.authority().commit(transaction).await? {
+            let cameras = cameras_of(app, &found.value).await?;
+            return release(app, cameras.iter().map(LeaseRef::from).collect()).await;
+        }
+    }
+    Err(store::contended())
+}
+
+/// Tells a runner what to do.
+pub(crate) async fn order(
+    app: &App,
+    caller: &Caller,
+    id: &str,
+    status: RunnerStatus,
+) -> Result<Found<Runner>, Reject> {
+    for _ in 0..store::ATTEMPTS {
+        let mut found = find(app, caller, id).await?;
+        if found.value.status == status {
+            return Ok(found);
+        }
+        found.value.status = status;
+        let now = app.authority().now().await?;
+        let note = match status {
+            RunnerStatus::Active => "uncordoned",
+            RunnerStatus::Draining => "draining",
+            RunnerStatus::Cordoned => "cordoned",
+            RunnerStatus::Inactive => "inactive",
+        };
+        let transaction = Transaction {
+            expect: vec![found.expect()],
+            writes: vec![store::put(
+                found.key.clone(),
+                &found.value,
+                found.created_at,
+                now,
+                note,
+            )?],
+            ..Transaction::default()
+        };
+        if let Committed::Done { .. } = app.authority().commit(transaction).await? {
+            return find(app, caller, id).await;
+        }
+    }
+    Err(store::contended())
+}
+
+/// The word for what a runner is told to do.
+pub(crate) fn word(status: RunnerStatus) -> &'static str {
+    match status {
+        RunnerStatus::Active => "active",
+        RunnerStatus::Draining => "draining",
+        RunnerStatus::Cordoned => "cordoned",
+        RunnerStatus::Inactive => "inactive",
+    }
+}
+
+/// A runner as callers see it.
+pub(crate) fn view(
+    runner: &Found<Runner>,
+    presence: Option<&Lease>,
+    cameras: Vec<String>,
+) -> leasehold_api::Runner {
+    let report: Report = presence
+        .and_then(|lease| serde_json::from_str(lease.stats.as_deref()?).ok())
+        .unwrap_or_default();
+    let it = &runner.value;
+    leasehold_api::Runner {
+        runner_id: it.runner_id.clone(),
+        tenant_id: it.tenant_id.clone(),
+        site_id: it.site_id.clone(),
+        deployment_group: it.deployment_group.clone(),
+        deployment_version: it.deployment_version.clone(),
+        host: it.host.clone(),
+        port: it.port,
+        capacity: it.capacity,
+        metrics_port: it.metrics_port,
+        capabilities: it.capabilities.clone(),
+        incarnation: Some(it.incarnation.as_str().to_owned()),
+        status: word(match presence {
+            Some(_) => it.status,
+            None => RunnerStatus::Inactive,
+        })
+        .to_owned(),
+        current_load: report.current_load,
+        metrics: report.metrics,
+        registered_at: it.registered_at.into(),
+        last_heartbeat: presence.map(|lease| lease.renewed_at.unwrap_or(lease.acquired_at).into()),
+        present_until: presence.map(|lease| lease.expires_at.into()),
+        assigned_cameras: cameras,
+    }
+}
+
+/// One runner with what it holds.
+pub(crate) async fn shown(
+    app: &App,
+    runner: &Found<Runner>,
+) -> Result<leasehold_api::Runner, Reject> {
+    let presence = presence(app.authority(), &runner.value).await?;
+    let cameras = cameras_of(app, &runner.value).await?;
+    let cameras = cameras
+        .iter()
+        .map(|lease| lease.key.id().to_owned())
+        .collect();
+    Ok(view(runner, presence.as_ref(), cameras))
+}
+
+/// Several runners with what they hold, in two reads.
+pub(crate) async fn shown_all(
+    app: &App,
+    runners: &[Found<Runner>],
+    tenant: Option<&str>,
+) -> Result<Vec<leasehold_api::Runner>, Reject> {
+    let authority = app.authority();
+    let presences: HashMap<String, Lease> = live(authority, RUNNER, tenant, None)
+        .await?
+        .into_iter()
+        .map(|lease| (lease.key.id().to_owned(), lease))
+        .collect();
+    let mut cameras: HashMap<String, Vec<String>> = HashMap::new();
+    for lease in live(authority, CAMERA, tenant, None).await? {
+        let name = lease.holder.name.as_str().to_owned();
+        cameras
+            .entry(name)
+            .or_default()
+            .push(lease.key.id().to_owned());
+    }
+    Ok(runners
+        .iter()
+        .map(|runner| {
+            let id = &runner.value.runner_id;
+            let presence = presences
+                .get(id)
+                .filter(|lease| lease.holder.incarnation == runner.value.incarnation);
+            view(runner, presence, cameras.remove(id).unwrap_or_default())
+        })
+        .collect())
+}

@@ -1,0 +1,275 @@
+//! Documents in records: reading, paging, changing, and the tags of their versions.
+
+use http::{HeaderMap, HeaderValue, header};
+use lease::{Authority, Expect, Key, RecordQuery, Revision, UnixMillis, Write};
+use leasehold_api::Code;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::{Map, Value};
+
+use crate::{Reject, query::MAX_PAGE};
+
+/// How often a change without a condition is tried again when others change the same document.
+pub(crate) const ATTEMPTS: usize = 8;
+/// More documents than a site has; where a computation over all of them ends.
+const MAX_ALL: usize = 100_000;
+
+#[derive(Serialize, Deserialize)]
+struct Stored<T> {
+    value: T,
+    created_at: UnixMillis,
+    updated_at: UnixMillis,
+}
+
+/// A document as it was found.
+#[derive(Clone, Debug)]
+pub(crate) struct Found<T> {
+    pub key: Key,
+    pub value: T,
+    pub created_at: UnixMillis,
+    pub updated_at: UnixMillis,
+    pub revision: Revision,
+}
+
+impl<T> Found<T> {
+    /// It must still be what was read.
+    pub fn expect(&self) -> Expect {
+        Expect {
+            key: self.key.clone(),
+            revision: Some(self.revision),
+        }
+    }
+
+    /// The tag of this version of the document.
+    pub fn etag(&self) -> HeaderValue {
+        etag(self.revision)
+    }
+}
+
+pub(crate) fn etag(revision: Revision) -> HeaderValue {
+    HeaderValue::from_str(&format!("\"{revision}\""))
+        .unwrap_or_else(|_| HeaderValue::from_static("\"0\""))
+}
+
+pub(crate) fn absent(key: Key) -> Expect {
+    Expect {
+        key,
+        revision: None,
+    }
+}
+
+fn read<T: DeserializeOwned>(record: lease::Record) -> Result<Found<T>, Reject> {
+    let stored: Stored<T> = serde_json::from_str(&record.value).map_err(|error| {
+        tracing::error!(key = %record.key, %error, "a record cannot be read");
+        Reject::new(Code::InternalError, "a stored document cannot be read")
+    })?;
+    Ok(Found {
+        key: record.key,
+        value: stored.value,
+        created_at: stored.created_at,
+        updated_at: stored.updated_at,
+        revision: record.revision,
+    })
+}
+
+pub(crate) async fn load<T: DeserializeOwned>(
+    authority: &dyn Authority,
+    key: Key,
+) -> Result<Option<Found<T>>, Reject> {
+    authority.record(key).await?.map(read).transpose()
+}
+
+/// A page of documents, and where the next one begins.
+pub(crate) async fn page<T: DeserializeOwned>(
+    authority: &dyn Authority,
+    query: RecordQuery,
+) -> Result<(Vec<Found<T>>, bool), Reject> {
+    let page = authority.records(query).await?;
+    let found = page.items.into_iter().map(read).collect::<Result<_, _>>()?;
+    Ok((found, page.more))
+}
+
+/// All documents of a kind under a prefix.
+pub(crate) async fn all<T: DeserializeOwned>(
+    authority: &dyn Authority,
+    kind: &str,
+    prefix: String,
+) -> Result<Vec<Found<T>>, Reject> {
+    let mut query = RecordQuery {
+        kind: kind.to_owned(),
+        prefix,
+        after: None,
+        limit: MAX_PAGE,
+    };
+    let mut everything: Vec<Found<T>> = Vec::new();
+    while everything.len() < MAX_ALL {
+        let (found, more) = page(authority, query.clone()).await?;
+        query.after = found.last().map(|it| it.key.id().to_owned());
+        everything.extend(found);
+        if !more {
+            break;
+        }
+    }
+    Ok(everything)
+}
+
+/// Writes a document.
+pub(crate) fn put<T: Serialize>(
+    key: Key,
+    value: &T,
+    created_at: UnixMillis,
+    updated_at: UnixMillis,
+    note: &'static str,
+) -> Result<Write, Reject> {
+    let text = serde_json::to_string(&Stored {
+        value,
+        created_at,
+        updated_at,
+    })
+    .map_err(|_| Reject::new(Code::InternalError, "the document cannot be written"))?;
+    Ok(Write {
+        key,
+        value: Some(text.into()),
+        note: Some(note.into()),
+    })
+}
+
+/// Removes a document.
+pub(crate) fn remove(key: Key, note: &'static str) -> Write {
+    Write {
+        key,
+        value: None,
+        note: Some(note.into()),
+    }
+}
+
+/// What `If-Match` asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Condition {
+    /// Nothing: the last writer wins.
+    None,
+    /// The document must exist.
+    Exists,
+    /// The document must still be this version.
+    Is(Revision),
+}
+
+impl Condition {
+    pub fn from_headers(headers: &HeaderMap) -> Result<Self, Reject> {
+        let Some(value) = headers.get(header::IF_MATCH) else {
+            return Ok(Self::None);
+        };
+        let wrong = || Reject::field("If-Match", "the ETag of the document, or *");
+        let text = value.to_str().map_err(|_| wrong())?.trim();
+        if text == "*" {
+            return Ok(Self::Exists);
+        }
+        text.strip_prefix('"')
+            .and_then(|text| text.strip_suffix('"'))
+            .and_then(|text| text.parse().ok())
+            .map(|revision| Self::Is(Revision::new(revision)))
+            .ok_or_else(wrong)
+    }
+
+    /// Fails when the document is another version than the one asked for.
+    pub fn check<T>(self, found: &Found<T>) -> Result<(), Reject> {
+        match self {
+            Self::Is(revision) if revision != found.revision => Err(changed()),
+            _ => Ok(()),
+        }
+    }
+}
+
+pub(crate) fn changed() -> Reject {
+    Reject::new(
+        Code::PreconditionFailed,
+        "the document was changed meanwhile: read it again",
+    )
+}
+
+/// Too many writers at once for a change without a condition.
+pub(crate) fn contended() -> Reject {
+    Reject::new(
+        Code::Overloaded,
+        "too many change this at once; nothing happened",
+    )
+    .retry_after(crate::problem::RETRY_SOON)
+}
+
+/// Puts a partial document over a whole one: objects are merged, `null` removes, everything else
+/// replaces.
+pub(crate) fn merge(into: &mut Map<String, Value>, change: Map<String, Value>) {
+    for (name, value) in change {
+        match (into.get_mut(&name), value) {
+            (_, Value::Null) => {
+                into.remove(&name);
+            }
+            (Some(Value::Object(old)), Value::Object(new)) => merge(old, new),
+            (_, value) => {
+                into.insert(name, value);
+            }
+        }
+    }
+}
+
+/// Reads a document from its fields, naming what is wrong.
+pub(crate) fn parse<T: DeserializeOwned>(fields: Map<String, Value>) -> Result<T, Reject> {
+    let bytes = serde_json::to_vec(&Value::Object(fields))
+        .map_err(|_| Reject::field("body", "a JSON object"))?;
+    leasehold_api::parse_value(&bytes).map_err(|error| Reject::invalid(vec![error]))
+}
+
+/// A field that the path says already: filled in when absent, refused when different.
+pub(crate) fn settle(
+    fields: &mut Map<String, Value>,
+    name: &str,
+    value: Value,
+) -> Result<(), Reject> {
+    match fields.get(name) {
+        Some(given) if *given != value => Err(Reject::field(
+            name,
+            format!("{value}, as in the path, or nothing"),
+        )),
+        _ => {
+            fields.insert(name.to_owned(), value);
+            Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn object(value: &Value) -> Map<String, Value> {
+        value.as_object().cloned().unwrap_or_default()
+    }
+
+    #[test]
+    fn a_partial_document_changes_only_what_it_names() {
+        let mut whole = object(&json!({"a": 1, "b": {"c": 2, "d": 3}, "e": [1, 2]}));
+        merge(
+            &mut whole,
+            object(&json!({"b": {"c": 5}, "e": [3], "a": null})),
+        );
+        assert_eq!(whole, object(&json!({"b": {"c": 5, "d": 3}, "e": [3]})));
+    }
+
+    #[test]
+    fn a_condition_is_a_tag_a_star_or_a_mistake() {
+        let of = |text: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::IF_MATCH, HeaderValue::from_str(text).unwrap());
+            Condition::from_headers(&headers)
+        };
+        assert_eq!(of("\"7\""), Ok(Condition::Is(Revision::new(7))));
+        assert_eq!(of("*"), Ok(Condition::Exists));
+        for wrong in ["7", "\"x\"", "W/\"7\"", ""] {
+            assert!(of(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(
+            Condition::from_headers(&HeaderMap::new()),
+            Ok(Condition::None)
+        );
+    }
+}
