@@ -1,18 +1,25 @@
 //! The binary `leasehold`.
 
-use std::process::ExitCode;
+mod cli;
+mod completions;
+mod config;
+mod connect;
+mod data_dir;
+mod doctor;
+mod exit;
+mod holder;
+mod lease;
+mod logging;
+mod man;
+mod print;
+mod run;
+mod serve;
+mod settings;
+mod token;
 
-use clap::Parser;
-
-/// Who owns this work right now, until when and under which fencing token.
-#[derive(Parser)]
-#[command(version)]
-struct Arguments {}
-
-fn main() -> ExitCode {
-    if let Some(code) = leasehold_agents::supervise::entry(std::env::args_os()) {
-        return code;
+fn main() -> std::process::ExitCode {
+    match leasehold_agents::supervise::entry(std::env::args_os()) {
+        Some(code) => code,
+        None => cli::main(),
     }
-    Arguments::parse();
-    ExitCode::SUCCESS
 }

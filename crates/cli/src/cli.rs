@@ -1,0 +1,205 @@
+//! The command line as a whole: the verbs, what all of them share, and how they end.
+
+use std::{path::PathBuf, process::ExitCode};
+
+use clap::{Args, CommandFactory, Parser, Subcommand};
+
+use crate::{
+    completions, config,
+    config::Config,
+    doctor,
+    exit::{Exit, Failure, Outcome},
+    lease, logging, man, run, serve, settings, token,
+};
+
+const ABOUT: &str = "\
+Who owns this work right now, until when and under which fencing token.
+
+A lease is exclusive, time-bounded ownership of a key such as `camera:front-door`. Each grant comes
+with a token that only ever grows, so that a receiver can refuse a holder that woke up late.";
+
+const EXAMPLES: &str = "\
+Examples:
+  leasehold serve                                   # a server, ready in a second
+  leasehold run job:nightly -- ./backup.sh          # run a program only while it owns the key
+  leasehold lease ls                                # who owns what
+  leasehold lease history job:nightly               # who owned it before, and why that ended";
+
+/// The whole command line.
+#[derive(Parser, Debug)]
+#[command(name = "leasehold", version, about = ABOUT, after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{}", Exit::HELP))]
+#[command(arg_required_else_help = true, max_term_width = 100)]
+pub struct Cli {
+    #[command(flatten)]
+    shared: Shared,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+/// What every verb accepts.
+#[derive(Args, Debug, Clone, Default)]
+#[command(next_help_heading = "Shared options")]
+pub struct Shared {
+    /// Configuration file (YAML) [env: LEASEHOLD_CONFIG]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// The server to talk to [env: LEASEHOLD_URL] [default: http://127.0.0.1:8740]
+    #[arg(long, global = true, value_name = "URL")]
+    pub server: Option<String>,
+    /// A file that holds the credential [env: LEASEHOLD_TOKEN_FILE, or the credential itself in
+    /// LEASEHOLD_API_TOKEN] [default: the local server's admin.token]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+    /// Trust servers whose certificate this authority issued, and no others, PEM [env: LEASEHOLD_CA_FILE]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub ca_file: Option<PathBuf>,
+    /// The data folder of the local server [env: LEASEHOLD_DATA_DIR]
+    /// [default: ~/.local/share/leasehold]
+    #[arg(long, global = true, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// What is logged to standard error: error, warn, info, debug, or a filter
+    /// [env: LEASEHOLD_LOG]
+    #[arg(long, global = true, value_name = "FILTER")]
+    pub log: Option<String>,
+}
+
+impl Shared {
+    /// The layered configuration, with these flags on top.
+    pub fn load(&self) -> Result<Config, Failure> {
+        let mut config = self.sources().load()?;
+        if let Some(url) = &self.server {
+            config.client.url = Some(url.clone());
+        }
+        if let Some(file) = &self.token_file {
+            config.client.token_file = Some(file.clone());
+            // The flag is stronger than a credential from the environment.
+            config.client.token = None;
+        }
+        if let Some(file) = &self.ca_file {
+            config.client.ca_file = Some(file.clone());
+        }
+        if let Some(folder) = &self.data_dir {
+            config.server.data_dir = Some(folder.clone());
+        }
+        if let Some(filter) = &self.log {
+            config.log.level.clone_from(filter);
+        }
+        Ok(config)
+    }
+
+    /// Where the configuration comes from.
+    pub fn sources(&self) -> config::Sources {
+        config::Sources::of_process(self.config.as_deref())
+    }
+}
+
+#[derive(Subcommand, Debug)]
+enum Verb {
+    Serve(serve::Arguments),
+    Run(run::Arguments),
+    /// Acquire, keep, look at and end leases
+    #[command(subcommand)]
+    Lease(lease::Verb),
+    /// Make, list and revoke the tokens with which clients are let in
+    #[command(subcommand)]
+    Token(token::Verb),
+    Doctor(doctor::Arguments),
+    /// Check or show the configuration
+    #[command(subcommand)]
+    Config(settings::Verb),
+    Completions(completions::Arguments),
+    Man(man::Arguments),
+}
+
+/// Parses, runs the verb, and tells what went wrong.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match cli.run() {
+        Ok(code) => code,
+        Err(failure) => {
+            anstream::eprintln!("{failure}");
+            failure.exit.into()
+        }
+    }
+}
+
+impl Cli {
+    fn run(self) -> Outcome {
+        // Verbs that need neither configuration nor server.
+        match &self.verb {
+            Verb::Completions(arguments) => {
+                completions::run(arguments, Self::command());
+                return Ok(ExitCode::SUCCESS);
+            }
+            Verb::Man(arguments) => return man::run(arguments, Self::command()),
+            Verb::Config(verb) => return settings::run(verb, &self.shared),
+            _ => {}
+        }
+        let config = self.shared.load()?;
+        logging::start(&config.log, matches!(self.verb, Verb::Serve(_)))?;
+        let runtime = runtime(matches!(self.verb, Verb::Serve(_)))?;
+        runtime.block_on(async {
+            match self.verb {
+                Verb::Serve(arguments) => serve::run(arguments, &self.shared, config).await,
+                Verb::Run(arguments) => run::run(arguments, config).await,
+                Verb::Lease(verb) => lease::run(verb, config).await,
+                Verb::Token(verb) => token::run(verb, config).await,
+                Verb::Doctor(arguments) => doctor::run(&arguments, config).await,
+                Verb::Config(_) | Verb::Completions(_) | Verb::Man(_) => Ok(ExitCode::SUCCESS),
+            }
+        })
+    }
+}
+
+fn runtime(is_server: bool) -> Result<tokio::runtime::Runtime, Failure> {
+    let mut builder = if is_server {
+        tokio::runtime::Builder::new_multi_thread()
+    } else {
+        // A client does one thing; two threads keep a renewal going while the other is busy.
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        builder.worker_threads(2);
+        builder
+    };
+    let built = builder.enable_all().build();
+    built.map_err(|error| Failure::new(Exit::Failed, format!("cannot start: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    /// The help of every verb, as people see it.
+    #[test]
+    fn help_teaches_with_examples() {
+        fn visit(command: &mut clap::Command, path: &str, pages: &mut Vec<(String, String)>) {
+            let help = command.render_long_help().to_string();
+            pages.push((path.to_owned(), help));
+            for verb in command
+                .get_subcommands_mut()
+                .filter(|verb| !verb.is_hide_set())
+            {
+                let name = verb.get_name().to_owned();
+                if name != "help" {
+                    visit(verb, &format!("{path}_{name}"), pages);
+                }
+            }
+        }
+        let mut pages = Vec::new();
+        let mut command = Cli::command();
+        command.build();
+        visit(&mut command, "leasehold", &mut pages);
+        for (name, page) in &pages {
+            assert!(
+                page.contains("leasehold "),
+                "{name} has no example:\n{page}"
+            );
+            insta::assert_snapshot!(format!("help_{name}"), page);
+        }
+        assert!(pages.len() > 20, "{}", pages.len());
+    }
+}

@@ -1,0 +1,252 @@
+//! The environment: one variable per setting, listed once.
+
+use std::str::FromStr;
+
+use super::{Config, file::nearest, wrong};
+use crate::exit::Failure;
+
+/// One setting that a variable can change.
+pub struct Setting {
+    /// The key in the file.
+    pub path: &'static str,
+    /// The variable.
+    pub variable: &'static str,
+    /// Another name that is honoured, for those who come from there.
+    pub alias: Option<&'static str>,
+    set: fn(&mut Config, &str) -> Result<(), String>,
+}
+
+/// Variables with our prefix that are no settings: for the command line itself, and those that
+/// `leasehold run` gives to its command.
+const OTHERS: [&str; 3] = [super::FILE_VARIABLE, "LEASEHOLD_FENCE", "LEASEHOLD_KEY"];
+/// Every setting's variable begins with this.
+const PREFIX: &str = "LEASEHOLD_";
+/// Belongs to the tests.
+const TEST_PREFIX: &str = "LEASEHOLD_TEST";
+
+macro_rules! setting {
+    ($path:literal, $variable:literal, $set:expr) => {
+        setting!($path, $variable, None, $set)
+    };
+    ($path:literal, $variable:literal, $alias:expr, $set:expr) => {
+        Setting {
+            path: $path,
+            variable: $variable,
+            alias: $alias,
+            set: $set,
+        }
+    };
+}
+
+/// Everything that the environment can set.
+pub const SETTINGS: &[Setting] = &[
+    setting!("server.listen", "LEASEHOLD_LISTEN", |config, text| {
+        parse(text).map(|value| config.server.listen = value)
+    }),
+    setting!("server.store", "LEASEHOLD_STORE", |config, text| {
+        config.server.store = Some(text.into());
+        Ok(())
+    }),
+    setting!("server.data_dir", "LEASEHOLD_DATA_DIR", |config, text| {
+        config.server.data_dir = Some(text.into());
+        Ok(())
+    }),
+    setting!(
+        "server.insecure_listen",
+        "LEASEHOLD_INSECURE_LISTEN",
+        |config, text| parse_flag(text).map(|value| config.server.insecure_listen = value)
+    ),
+    setting!(
+        "server.tls.certificate",
+        "LEASEHOLD_TLS_CERTIFICATE",
+        |config, text| {
+            config.server.tls.certificate = Some(text.into());
+            Ok(())
+        }
+    ),
+    setting!("server.tls.key", "LEASEHOLD_TLS_KEY", |config, text| {
+        config.server.tls.key = Some(text.into());
+        Ok(())
+    }),
+    setting!(
+        "server.tls.self_signed",
+        "LEASEHOLD_TLS_SELF_SIGNED",
+        |config, text| parse_flag(text).map(|value| config.server.tls.self_signed = value)
+    ),
+    setting!(
+        "server.tokens",
+        "LEASEHOLD_TOKENS",
+        Some("XG2G_API_TOKENS"),
+        |config, text| {
+            let tokens = leasehold_server::auth::parse_tokens("tokens", text)
+                .map_err(|error| error.to_string())?;
+            config.server.tokens = tokens.into_iter().map(Into::into).collect();
+            Ok(())
+        }
+    ),
+    setting!("server.allow", "LEASEHOLD_ALLOW", |config, text| {
+        parse_list(text).map(|value| config.server.allow = value)
+    }),
+    setting!(
+        "server.trusted_proxies",
+        "LEASEHOLD_TRUSTED_PROXIES",
+        Some("XG2G_TRUSTED_PROXIES"),
+        |config, text| parse_list(text).map(|value| config.server.trusted_proxies = value)
+    ),
+    setting!("client.url", "LEASEHOLD_URL", |config, text| {
+        config.client.url = Some(text.into());
+        Ok(())
+    }),
+    setting!("client.token", "LEASEHOLD_API_TOKEN", |config, text| {
+        config.client.token = Some(text.into());
+        Ok(())
+    }),
+    setting!(
+        "client.token_file",
+        "LEASEHOLD_TOKEN_FILE",
+        |config, text| {
+            config.client.token_file = Some(text.into());
+            Ok(())
+        }
+    ),
+    setting!("client.ca_file", "LEASEHOLD_CA_FILE", |config, text| {
+        config.client.ca_file = Some(text.into());
+        Ok(())
+    }),
+    setting!("lease.ttl", "LEASEHOLD_TTL", |config, text| {
+        parse(text).map(|value| config.lease.ttl = value)
+    }),
+    setting!(
+        "lease.renew_every",
+        "LEASEHOLD_RENEW_EVERY",
+        |config, text| { parse(text).map(|value| config.lease.renew_every = Some(value)) }
+    ),
+    setting!("lease.margin", "LEASEHOLD_MARGIN", |config, text| {
+        parse(text).map(|value| config.lease.margin = Some(value))
+    }),
+    setting!(
+        "lease.stop_grace",
+        "LEASEHOLD_STOP_GRACE",
+        |config, text| { parse(text).map(|value| config.lease.stop_grace = Some(value)) }
+    ),
+    setting!("lease.holder", "LEASEHOLD_HOLDER", |config, text| {
+        config.lease.holder = Some(text.into());
+        Ok(())
+    }),
+    setting!("log.level", "LEASEHOLD_LOG", |config, text| {
+        config.log.level = text.into();
+        Ok(())
+    }),
+    setting!("log.format", "LEASEHOLD_LOG_FORMAT", |config, text| {
+        let format = clap::ValueEnum::from_str(text, true);
+        format
+            .map(|value| config.log.format = value)
+            .map_err(|_| "expected text or json".into())
+    }),
+];
+
+fn parse<T: FromStr<Err: std::fmt::Display>>(text: &str) -> Result<T, String> {
+    text.trim()
+        .parse()
+        .map_err(|error: T::Err| error.to_string())
+}
+
+fn parse_list<T: FromStr<Err: std::fmt::Display>>(text: &str) -> Result<Vec<T>, String> {
+    text.split(',')
+        .filter(|part| !part.trim().is_empty())
+        .map(parse)
+        .collect()
+}
+
+fn parse_flag(text: &str) -> Result<bool, String> {
+    match text.trim().to_ascii_lowercase().as_str() {
+        "1" | "true" | "yes" | "on" => Ok(true),
+        "0" | "false" | "no" | "off" | "" => Ok(false),
+        _ => Err("expected true or false".into()),
+    }
+}
+
+/// Changes what variables say. An empty variable says nothing.
+pub fn apply(config: &mut Config, variables: &[(String, String)]) -> Result<(), Failure> {
+    for setting in SETTINGS {
+        let names = setting.alias.into_iter().chain([setting.variable]);
+        for name in names {
+            let value = variables.iter().find(|(variable, _)| variable == name);
+            if let Some((_, value)) = value
+                && !value.is_empty()
+            {
+                (setting.set)(config, value).map_err(|why| wrong(format!("{name}: {why}")))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Variables with our prefix that set nothing, each with what was probably meant.
+pub fn unknown_variables(variables: &[(String, String)]) -> Vec<(String, Option<&'static str>)> {
+    variables
+        .iter()
+        .map(|(name, _)| name)
+        .filter(|name| name.starts_with(PREFIX) && !name.starts_with(TEST_PREFIX))
+        .filter(|name| !OTHERS.contains(&name.as_str()))
+        .filter(|name| {
+            SETTINGS
+                .iter()
+                .all(|setting| setting.variable != name.as_str())
+        })
+        .map(|name| {
+            let known = SETTINGS.iter().map(|setting| setting.variable);
+            (name.clone(), nearest(name, known))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn variables(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+        let owned = pairs
+            .iter()
+            .map(|(name, value)| ((*name).into(), (*value).into()));
+        owned.collect()
+    }
+
+    #[test]
+    fn the_environment_beats_the_file() {
+        let mut config: Config =
+            serde_saphyr::from_str("lease: {ttl: 5s}\nlog: {level: warn}").unwrap();
+        let set = variables(&[("LEASEHOLD_TTL", "9s"), ("LEASEHOLD_LOG", "")]);
+        apply(&mut config, &set).unwrap();
+        assert_eq!(config.lease.ttl.millis(), 9_000);
+        assert_eq!(config.log.level, "warn");
+    }
+
+    #[test]
+    fn wrong_values_name_the_variable_and_never_the_secret() {
+        let mut config = Config::default();
+        let wrong = variables(&[("LEASEHOLD_TTL", "soon")]);
+        insta::assert_snapshot!(apply(&mut config, &wrong).unwrap_err(), @"error: LEASEHOLD_TTL: duration: expected a length of time such as 500ms, 30s, 1m30s or 2h");
+        let wrong = variables(&[("LEASEHOLD_TOKENS", "[{\"token\":\"hush\",\"scope\":[]}]")]);
+        let complaint = apply(&mut config, &wrong).unwrap_err().to_string();
+        assert!(
+            complaint.contains("LEASEHOLD_TOKENS") && !complaint.contains("hush"),
+            "{complaint}"
+        );
+    }
+
+    #[test]
+    fn unknown_variables_are_found_with_what_was_meant() {
+        let set = variables(&[
+            ("LEASEHOLD_LISEN", "x"),
+            ("LEASEHOLD_TTL", "1s"),
+            ("LEASEHOLD_FENCE", "7"),
+            ("LEASEHOLD_TESTKIT_OWNER", "1"),
+            ("PATH", "/bin"),
+        ]);
+        assert_eq!(
+            unknown_variables(&set),
+            [("LEASEHOLD_LISEN".to_owned(), Some("LEASEHOLD_LISTEN"))]
+        );
+    }
+}

@@ -1,0 +1,112 @@
+//! How a verb finds its server and its credential.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use lease::Authority;
+use leasehold_client::{Client, Options, Remote, Trust};
+use secrecy::SecretString;
+
+use crate::{
+    config::Config,
+    data_dir,
+    exit::{Exit, Failure},
+};
+
+/// The certificate that a server made for development, in its data folder.
+pub const DEVELOPMENT_CERTIFICATE: &str = "dev-cert.pem";
+/// A credential is a line; a larger file is not one.
+const MAX_TOKEN_BYTES: u64 = 4096;
+
+/// Where the credential comes from, for messages.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Credential {
+    /// `LEASEHOLD_API_TOKEN`, or the configuration.
+    Configured,
+    /// This file.
+    File(PathBuf),
+    /// There is none.
+    Missing,
+}
+
+/// The server's address: configured, or the local one.
+pub fn url(config: &Config) -> String {
+    config.client.url.clone().unwrap_or_else(|| {
+        let scheme = if uses_tls(config) { "https" } else { "http" };
+        format!("{scheme}://{}", config.server.listen)
+    })
+}
+
+fn uses_tls(config: &Config) -> bool {
+    config.server.tls.self_signed || config.server.tls.certificate.is_some()
+}
+
+/// The credential and where it came from.
+pub fn credential(config: &Config) -> Result<(Option<SecretString>, Credential), Failure> {
+    if let Some(token) = &config.client.token {
+        return Ok((Some(token.clone()), Credential::Configured));
+    }
+    if let Some(file) = &config.client.token_file {
+        let token = read_token(file).map_err(|error| {
+            Failure::new(
+                Exit::Denied,
+                format!("cannot read {}: {error}", file.display()),
+            )
+        })?;
+        return Ok((Some(token), Credential::File(file.clone())));
+    }
+    let Some(file) = data_dir::find(config).map(|dir| dir.join(data_dir::ADMIN_TOKEN_FILE)) else {
+        return Ok((None, Credential::Missing));
+    };
+    match read_token(&file) {
+        Ok(token) => Ok((Some(token), Credential::File(file))),
+        // The default was not asked for: the server says what is missing.
+        Err(_) => Ok((None, Credential::Missing)),
+    }
+}
+
+fn read_token(file: &Path) -> std::io::Result<SecretString> {
+    if fs::metadata(file)?.len() > MAX_TOKEN_BYTES {
+        return Err(std::io::Error::other("it is too large to hold a token"));
+    }
+    Ok(fs::read_to_string(file)?.trim().to_owned().into())
+}
+
+/// A client of the configured server. Nothing is sent yet.
+pub fn client(config: &Config) -> Result<Client, Failure> {
+    let (token, _) = credential(config)?;
+    let mut options = Options::new(url(config));
+    options.token = token;
+    options.trust = trust(config)?;
+    Client::new(options).map_err(|error| Failure::new(Exit::Usage, error))
+}
+
+/// The configured server as an authority. Nothing is sent yet.
+pub fn authority(config: &Config) -> Result<Arc<dyn Authority>, Failure> {
+    Ok(Arc::new(Remote::new(client(config)?)))
+}
+
+fn trust(config: &Config) -> Result<Trust, Failure> {
+    let read = |file: &Path| {
+        fs::read(file).map_err(|error| {
+            Failure::new(
+                Exit::Config,
+                format!("cannot read {}: {error}", file.display()),
+            )
+        })
+    };
+    if let Some(file) = &config.client.ca_file {
+        return Ok(Trust::Authority(read(file)?));
+    }
+    // The local server's own certificate for development, when that is the server.
+    if config.client.url.is_none()
+        && config.server.tls.self_signed
+        && let Some(dir) = data_dir::find(config)
+    {
+        return Ok(Trust::Exactly(read(&dir.join(DEVELOPMENT_CERTIFICATE))?));
+    }
+    Ok(Trust::Machine)
+}

@@ -1,0 +1,216 @@
+//! `leasehold run`: a program that runs only while it owns its key.
+
+mod course;
+mod plan;
+mod signals;
+
+use std::{collections::BTreeMap, ffi::OsString, process::ExitCode, sync::Arc};
+
+use lease::{Acquire, Clock, Key, Labels, OnOutage, Ttl};
+use leasehold_agents::supervise::{self, Command, Input, Launcher, Output};
+use leasehold_client::{Guard, Keeper, keeper};
+use leasehold_clock::System;
+
+use crate::{
+    config::{Config, Period, check_timing},
+    connect,
+    exit::{Exit, Failure, Outcome},
+    holder,
+    lease::{parse_label, parse_policy, refused},
+};
+use plan::Plan;
+use signals::Signals;
+
+/// How long a release may take before it is left to the ttl.
+const RELEASE_LIMIT_MS: u64 = 3_000;
+/// Between two attempts to reach a server that is away, while there is time to wait.
+const RETRY_MS: u64 = 200;
+
+/// Run a program only while this holder owns a key
+///
+/// The lease is renewed while the program runs and released at once when it ends. When the lease
+/// cannot be kept, the program and everything it started is stopped before the lease runs out:
+/// SIGTERM first, SIGKILL in time. A guardian process of its own sees to that, so it also holds when
+/// `leasehold` itself is paused, hung or killed.
+///
+/// The program finds the fencing token in LEASEHOLD_FENCE and the key in LEASEHOLD_KEY. It should
+/// send the token along with everything it writes elsewhere, so that receivers can refuse a late one.
+#[derive(clap::Args, Debug)]
+#[command(after_long_help = format!("\
+Examples:
+  leasehold run job:nightly -- ./backup.sh
+  leasehold run --ttl 10s --wait 1m camera:front-door -- ffmpeg -i rtsp://… out.mp4
+  leasehold run --on-outage hold:5m site:7 -- sh -c 'echo \"writing as $LEASEHOLD_FENCE\"; exec worker'
+
+Signals sent to leasehold (INT, TERM, HUP, QUIT, USR1, USR2) are passed on to the program. What the
+program leaves running in the background is ended with it.
+
+{}", Exit::HELP), after_help = "\
+Example:
+  leasehold run --ttl 10s --wait 1m job:nightly -- ./backup.sh
+
+Leaves with the program's own code, 128+n for signal n, 75 when somebody else has the key, 79 when the
+lease was lost; --help tells more.")]
+pub struct Arguments {
+    /// What to own
+    #[arg(value_name = "KIND:ID")]
+    key: Key,
+    /// How long the lease lasts unless renewed [default: 30s]
+    #[arg(long, value_name = "TIME")]
+    ttl: Option<Period>,
+    /// Wait in the queue for so long when somebody has the key, or the server is away
+    #[arg(long, value_name = "TIME", default_value = "0s")]
+    wait: Period,
+    /// What happens while the server cannot be reached: fail_closed (stop in time), hold:TIME (go on
+    /// for so long, nobody else gets the key) or continue:TIME (go on, though another may get it)
+    #[arg(long, value_name = "POLICY", value_parser = parse_policy, default_value = "fail_closed")]
+    on_outage: OnOutage,
+    /// The holder's name [default: cli@HOST]
+    #[arg(long, value_name = "NAME")]
+    holder: Option<String>,
+    /// A fact that travels with the lease
+    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = parse_label)]
+    labels: Vec<(String, String)>,
+    /// How often the lease is renewed; a third of the ttl by default, and at most that
+    #[arg(long, value_name = "TIME")]
+    renew_every: Option<Period>,
+    /// How much earlier than the server the holder stops [default: a tenth of the ttl]
+    #[arg(long, value_name = "TIME")]
+    margin: Option<Period>,
+    /// How long the program has between SIGTERM and SIGKILL [default: a sixth of the ttl, at most
+    /// 10s]
+    #[arg(long, value_name = "TIME")]
+    stop_grace: Option<Period>,
+    /// The program and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+/// Acquires, runs, releases.
+pub async fn run(arguments: Arguments, mut config: Config) -> Outcome {
+    let lease = &mut config.lease;
+    lease.ttl = arguments.ttl.unwrap_or(lease.ttl);
+    lease.renew_every = arguments.renew_every.or(lease.renew_every);
+    lease.margin = arguments.margin.or(lease.margin);
+    lease.stop_grace = arguments.stop_grace.or(lease.stop_grace);
+    lease.labels.extend(arguments.labels.iter().cloned());
+    check_timing(&config)?;
+    // Should the guardian be killed, its orphans come to this process, which then ends them.
+    supervise::become_subreaper()
+        .map_err(|error| Failure::new(Exit::Supervision, format!("cannot supervise: {error}")))?;
+    let mut signals = Signals::listen()?;
+    let keeper = keeper(&arguments, &config)?;
+    let guard = tokio::select! {
+        acquired = acquire(&arguments, &config, &keeper) => acquired?,
+        signal = signals.next() => {
+            stop(keeper).await;
+            return Ok(ExitCode::from(supervise::End::Signal(signal).shell_code()));
+        }
+    };
+    let plan = Plan::of(&config, arguments.on_outage)?;
+    let outcome = course::run(
+        command(&arguments, &guard, plan),
+        &guard,
+        plan,
+        &mut signals,
+    )
+    .await;
+    // Nothing of the program is left: whoever waits may have the key now. A lease that was lost needs
+    // no such care, and its server may be out of reach.
+    let is_lost = outcome
+        .as_ref()
+        .is_err_and(|failure| failure.exit == Exit::Lost);
+    if is_lost {
+        drop(guard);
+    } else if let Err(error) = guard.release().await {
+        eprintln!("leasehold: the lease could not be released and ends with its ttl: {error}");
+    }
+    stop(keeper).await;
+    outcome
+}
+
+fn keeper(arguments: &Arguments, config: &Config) -> Result<Keeper, Failure> {
+    let name = arguments
+        .holder
+        .as_deref()
+        .or(config.lease.holder.as_deref());
+    let options = keeper::Options {
+        margin_ms: config.lease.margin.map(Period::millis),
+        renew_every_ms: config.lease.renew_every.map(Period::millis),
+        release_limit_ms: RELEASE_LIMIT_MS,
+        stop_limit_ms: RELEASE_LIMIT_MS,
+        ..keeper::Options::default()
+    };
+    Ok(Keeper::start(
+        connect::authority(config)?,
+        holder::this_process(name)?,
+        Arc::new(System),
+        options,
+    ))
+}
+
+async fn stop(keeper: Keeper) {
+    // What could not be released ends with its ttl; the release itself said so already.
+    let _ = keeper.stop().await;
+}
+
+/// Asks for the key until the time to wait is over.
+async fn acquire(
+    arguments: &Arguments,
+    config: &Config,
+    keeper: &Keeper,
+) -> Result<Guard, Failure> {
+    let labels: BTreeMap<String, String> = config.lease.labels.clone();
+    let until = System.boot().plus(arguments.wait.millis());
+    loop {
+        let request = Acquire {
+            on_outage: arguments.on_outage,
+            labels: Labels::new(labels.clone())?,
+            wait_ms: until.since(System.boot()),
+            ..Acquire::one(
+                arguments.key.clone(),
+                keeper.holder().clone(),
+                Ttl::from_millis(config.lease.ttl.millis())?,
+            )
+        };
+        request.validate()?;
+        let error = match keeper.acquire(request).await {
+            Ok(mut guards) => {
+                return guards
+                    .pop()
+                    .ok_or_else(|| Failure::new(Exit::Failed, "granted without a lease"));
+            }
+            Err(error) => error,
+        };
+        match error {
+            keeper::Error::Refused(refusal) => return Err(refused(&refusal)),
+            keeper::Error::Failed(error) if error.is_retryable() => {
+                if until.since(System.boot()) <= RETRY_MS {
+                    return Err(error.into());
+                }
+            }
+            keeper::Error::Failed(error) => return Err(error.into()),
+            lost @ (keeper::Error::Lost(_) | keeper::Error::Stopped) => {
+                if until.since(System.boot()) <= RETRY_MS {
+                    return Err(Failure::new(Exit::NotAcquired, lost));
+                }
+            }
+        }
+        System.sleep_until(System.boot().plus(RETRY_MS)).await;
+    }
+}
+
+fn command(arguments: &Arguments, guard: &Guard, plan: Plan) -> Result<supervise::Child, Failure> {
+    let mut words = arguments.command.iter().cloned();
+    let program = words.next().unwrap_or_default();
+    let (ask_at, kill_at) = plan.moments(guard.stops_at());
+    Command::new(program)
+        .args(words)
+        .env("LEASEHOLD_FENCE", guard.token().to_string())
+        .env("LEASEHOLD_KEY", guard.key().as_str())
+        .input(Input::Inherited)
+        .output(Output::Inherited)
+        .deadline(ask_at, kill_at)
+        .spawn(&Launcher::this_binary())
+        .map_err(|error| Failure::new(Exit::Supervision, error))
+}

@@ -1,0 +1,233 @@
+//! `leasehold serve`.
+
+use std::{
+    net::SocketAddr, os::unix::fs::DirBuilderExt, path::PathBuf, process::ExitCode, sync::Arc,
+};
+
+use leasehold_clock::System;
+use leasehold_server::{GuardOptions, Server, TlsOptions};
+use leasehold_store::{Store, StoreUrl};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::{
+    cli::Shared,
+    config::{Config, wrong},
+    data_dir,
+    exit::{Exit, Failure, Outcome},
+    print,
+    settings::refuse_unknown_variables,
+};
+
+/// Serve leases over HTTP
+///
+/// The first start makes an admin token in the data folder, readable by its owner only; the command
+/// line on the same machine finds it there. Nothing is ever open without a token.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  leasehold serve                                         # 127.0.0.1:8740, state in the data folder
+  leasehold serve --listen 0.0.0.0:8740 --tls-cert chain.pem --tls-key key.pem
+  leasehold serve --store memory:                         # forgets everything at the end
+  LEASEHOLD_TOKENS='[{\"token\":\"…\",\"scopes\":[\"leases:write\"]}]' leasehold serve")]
+pub struct Arguments {
+    /// Where to listen [env: LEASEHOLD_LISTEN] [default: 127.0.0.1:8740]
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<SocketAddr>,
+    /// Where the state lives: embedded:DIR, memory:, or another store's URL [env: LEASEHOLD_STORE]
+    /// [default: embedded, in the data folder]
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+    /// The certificate chain, PEM [env: LEASEHOLD_TLS_CERTIFICATE]
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// Its private key, PEM [env: LEASEHOLD_TLS_KEY]
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Make a certificate for development, kept in the data folder [env: LEASEHOLD_TLS_SELF_SIGNED]
+    #[arg(long, conflicts_with = "tls_cert")]
+    tls_self_signed: bool,
+    /// Listen without TLS on an address that others can reach [env: LEASEHOLD_INSECURE_LISTEN]
+    #[arg(long)]
+    insecure_listen: bool,
+}
+
+impl Arguments {
+    fn apply(self, config: &mut Config) {
+        let server = &mut config.server;
+        server.listen = self.listen.unwrap_or(server.listen);
+        server.store = self.store.or(server.store.take());
+        server.insecure_listen |= self.insecure_listen;
+        if self.tls_cert.is_some() {
+            server.tls.certificate = self.tls_cert;
+            server.tls.key = self.tls_key;
+            server.tls.self_signed = false;
+        }
+        if self.tls_self_signed {
+            server.tls.self_signed = true;
+            server.tls.certificate = None;
+            server.tls.key = None;
+        }
+    }
+}
+
+/// Opens the store, listens, and stops in good order.
+pub async fn run(arguments: Arguments, shared: &Shared, mut config: Config) -> Outcome {
+    refuse_unknown_variables(shared)?;
+    arguments.apply(&mut config);
+    let folder = data_dir::find(&config);
+    let url = store_url(&config, folder.as_ref())?;
+    let options = options(&config, folder.clone())?;
+    if let Some(folder) = &folder {
+        make_private(folder)?;
+    }
+    // From here on a signal stops in good order.
+    let stop = Stop::listen()?;
+    let clock = Arc::new(System);
+    let store = leasehold_store::open(&url, leasehold_store::Options::default(), clock.clone())
+        .await
+        .map_err(|error| Failure::new(Exit::Failed, format!("cannot open {url}: {error}")))?;
+    let server = Server::builder()
+        .options(options)
+        .authority(store.authority())
+        .clock(clock)
+        .bind()
+        .await
+        .map_err(server_failed);
+    let served = match server {
+        Ok(server) => {
+            greet(&server, &url, folder.as_ref())?;
+            server.run(stop.asked()).await.map_err(server_failed)
+        }
+        Err(failure) => Err(failure),
+    };
+    close(&store).await?;
+    served.map(|()| ExitCode::SUCCESS)
+}
+
+async fn close(store: &Store) -> Result<(), Failure> {
+    store.close().await.map_err(|error| {
+        Failure::new(
+            Exit::Broken,
+            format!("the store did not close in good order: {error}"),
+        )
+    })
+}
+
+/// Two lines: where it is, and what to type next.
+fn greet(server: &Server, store: &StoreUrl, folder: Option<&PathBuf>) -> Result<(), Failure> {
+    print::line(&format!("listening on {}, state in {store}", server.url()))?;
+    let token = folder.map(|folder| folder.join(data_dir::ADMIN_TOKEN_FILE));
+    match token.filter(|file| file.exists()) {
+        Some(file) => print::line(&format!(
+            "try `leasehold lease acquire job:demo` on this machine; elsewhere, with the token in {}",
+            file.display()
+        )),
+        None => {
+            print::line("try `leasehold lease acquire job:demo` with one of the configured tokens")
+        }
+    }
+}
+
+fn store_url(config: &Config, folder: Option<&PathBuf>) -> Result<StoreUrl, Failure> {
+    match (&config.server.store, folder) {
+        (Some(url), _) => url
+            .parse()
+            .map_err(|error| wrong(format!("server.store: {error}"))),
+        (None, Some(folder)) => Ok(StoreUrl::Embedded(folder.clone())),
+        (None, None) => Err(wrong("no data folder").hint("name it with --data-dir")),
+    }
+}
+
+fn options(config: &Config, folder: Option<PathBuf>) -> Result<leasehold_server::Options, Failure> {
+    let server = &config.server;
+    let tls = &server.tls;
+    let tls =
+        (tls.self_signed || tls.certificate.is_some() || tls.key.is_some()).then(|| TlsOptions {
+            cert: tls.certificate.clone(),
+            key: tls.key.clone(),
+            development: tls.self_signed,
+            names: Vec::new(),
+        });
+    if tls.is_none() && !server.insecure_listen && !server.listen.ip().is_loopback() {
+        return Err(unencrypted(server.listen));
+    }
+    let words = |networks: &[ipnet::IpNet]| networks.iter().map(ToString::to_string).collect();
+    Ok(leasehold_server::Options {
+        listen: server.listen,
+        insecure_listen: server.insecure_listen,
+        tls,
+        data_dir: folder,
+        tokens: server.tokens.iter().cloned().map(Into::into).collect(),
+        lan_guard: (!server.allow.is_empty()).then(|| GuardOptions {
+            allow: Some(words(&server.allow)),
+        }),
+        trusted_proxies: words(&server.trusted_proxies),
+        limits: leasehold_server::Limits::default(),
+    })
+}
+
+fn unencrypted(address: SocketAddr) -> Failure {
+    wrong(format!("refusing to listen on {address} without TLS: tokens would travel in plain text"))
+        .hint("use --tls-cert and --tls-key, or --tls-self-signed, or --insecure-listen if something else encrypts")
+}
+
+fn server_failed(error: leasehold_server::Error) -> Failure {
+    use leasehold_server::Error;
+    match error {
+        Error::Unencrypted(address) => unencrypted(address),
+        Error::Invalid(_) | Error::Tokens(_) | Error::Tls(_) | Error::Missing(_) => wrong(error),
+        Error::Listen { .. } | Error::Io(_) => {
+            Failure::new(Exit::Failed, format!("cannot serve: {error}"))
+        }
+    }
+}
+
+/// The folder holds a credential: nobody else may look into it.
+fn make_private(folder: &PathBuf) -> Result<(), Failure> {
+    let made = std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder);
+    made.map_err(|error| {
+        Failure::new(
+            Exit::Failed,
+            format!("cannot make {}: {error}", folder.display()),
+        )
+        .hint("choose another folder with --data-dir")
+    })
+}
+
+/// The first signal asks to stop in good order, the second one ends it.
+struct Stop {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+impl Stop {
+    fn listen() -> Result<Self, Failure> {
+        let on = |kind| {
+            signal(kind).map_err(|error| {
+                Failure::new(Exit::Failed, format!("cannot listen for signals: {error}"))
+            })
+        };
+        Ok(Self {
+            terminate: on(SignalKind::terminate())?,
+            interrupt: on(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn asked(mut self) {
+        self.next().await;
+        tokio::spawn(async move {
+            self.next().await;
+            std::process::exit(128 + nix::libc::SIGTERM);
+        });
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
