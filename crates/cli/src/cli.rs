@@ -9,7 +9,7 @@ use crate::{
     config::Config,
     doctor,
     exit::{Exit, Failure, Outcome},
-    lease, logging, man, run, serve, settings, token,
+    lease, logging, man, nodes, poll, run, serve, settings, token,
 };
 
 const ABOUT: &str = "\
@@ -97,6 +97,8 @@ impl Shared {
 enum Verb {
     Serve(serve::Arguments),
     Run(run::Arguments),
+    Poll(poll::Arguments),
+    Nodes(nodes::Arguments),
     /// Acquire, keep, look at and end leases
     #[command(subcommand)]
     Lease(lease::Verb),
@@ -109,6 +111,13 @@ enum Verb {
     Config(settings::Verb),
     Completions(completions::Arguments),
     Man(man::Arguments),
+}
+
+impl Verb {
+    /// Whether it runs for long and logs what it does.
+    const fn is_service(&self) -> bool {
+        matches!(self, Self::Serve(_) | Self::Poll(_))
+    }
 }
 
 /// Parses, runs the verb, and tells what went wrong.
@@ -136,12 +145,14 @@ impl Cli {
             _ => {}
         }
         let config = self.shared.load()?;
-        logging::start(&config.log, matches!(self.verb, Verb::Serve(_)))?;
-        let runtime = runtime(matches!(self.verb, Verb::Serve(_)))?;
+        logging::start(&config.log, self.verb.is_service())?;
+        let runtime = runtime(self.verb.is_service())?;
         runtime.block_on(async {
             match self.verb {
                 Verb::Serve(arguments) => serve::run(arguments, &self.shared, config).await,
                 Verb::Run(arguments) => run::run(arguments, config).await,
+                Verb::Poll(arguments) => poll::run(arguments, config).await,
+                Verb::Nodes(arguments) => nodes::run(arguments, config).await,
                 Verb::Lease(verb) => lease::run(verb, config).await,
                 Verb::Token(verb) => token::run(verb, config).await,
                 Verb::Doctor(arguments) => doctor::run(&arguments, config).await,

@@ -22,6 +22,8 @@ pub struct Config {
     pub client: Client,
     /// How `leasehold run` and `leasehold lease acquire` own a key.
     pub lease: LeaseDefaults,
+    /// `leasehold poll`.
+    pub poll: leasehold_agents::poller::program::Settings,
     /// What is logged, and how.
     pub log: Log,
 }
