@@ -9,7 +9,7 @@ use crate::{
     config::Config,
     doctor,
     exit::{Exit, Failure, Outcome},
-    lease, logging, man, run, serve, settings, token, worker,
+    lease, logging, man, nodes, poll, run, serve, settings, token, worker,
 };
 
 const ABOUT: &str = "\
@@ -98,6 +98,8 @@ enum Verb {
     Serve(serve::Arguments),
     Run(run::Arguments),
     Worker(worker::Arguments),
+    Poll(poll::Arguments),
+    Nodes(nodes::Arguments),
     /// Acquire, keep, look at and end leases
     #[command(subcommand)]
     Lease(lease::Verb),
@@ -110,6 +112,13 @@ enum Verb {
     Config(settings::Verb),
     Completions(completions::Arguments),
     Man(man::Arguments),
+}
+
+impl Verb {
+    /// Whether it runs for long and logs what it does.
+    const fn is_service(&self) -> bool {
+        matches!(self, Self::Serve(_) | Self::Worker(_) | Self::Poll(_))
+    }
 }
 
 /// Parses, runs the verb, and tells what went wrong.
@@ -137,14 +146,15 @@ impl Cli {
             _ => {}
         }
         let config = self.shared.load()?;
-        let serves = matches!(self.verb, Verb::Serve(_) | Verb::Worker(_));
-        logging::start(&config.log, serves)?;
-        let runtime = runtime(serves)?;
+        logging::start(&config.log, self.verb.is_service())?;
+        let runtime = runtime(self.verb.is_service())?;
         runtime.block_on(async {
             match self.verb {
                 Verb::Serve(arguments) => serve::run(arguments, &self.shared, config).await,
                 Verb::Run(arguments) => run::run(arguments, config).await,
                 Verb::Worker(arguments) => worker::run(arguments, &self.shared, config).await,
+                Verb::Poll(arguments) => poll::run(arguments, config).await,
+                Verb::Nodes(arguments) => nodes::run(arguments, config).await,
                 Verb::Lease(verb) => lease::run(verb, config).await,
                 Verb::Token(verb) => token::run(verb, config).await,
                 Verb::Doctor(arguments) => doctor::run(&arguments, config).await,

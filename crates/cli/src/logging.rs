@@ -22,7 +22,8 @@ pub fn start(log: &crate::config::Log, is_server: bool) -> Result<(), Failure> {
         .with_env_filter(filter)
         .with_writer(std::io::stderr);
     match log.format {
-        LogFormat::Json => builder.json().flatten_event(true).init(),
+        // Without the module: lines about polling have a field of the same name.
+        LogFormat::Json => builder.json().flatten_event(true).with_target(false).init(),
         LogFormat::Text => builder.with_target(false).init(),
     }
     Ok(())

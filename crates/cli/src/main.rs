@@ -11,6 +11,8 @@ mod holder;
 mod lease;
 mod logging;
 mod man;
+mod nodes;
+mod poll;
 mod print;
 mod run;
 mod serve;

@@ -12,6 +12,7 @@ use std::{
 use lease::{Authority, Key, Transaction, Write, polling::TARGET};
 use leasehold_agents::poller::{Coordinator, Options, Targets};
 use leasehold_clock::System;
+use leasehold_server::Server;
 use leasehold_store::embedded::{self, Embedded};
 use leasehold_testkit::{Dir, Redis, wait};
 
@@ -33,6 +34,8 @@ pub enum Kind {
     Memory,
     Disk,
     Redis,
+    /// A server over the in-memory store; instances reach it over HTTP.
+    Http,
 }
 
 pub async fn home(kind: Kind) -> Home {
@@ -50,6 +53,29 @@ pub async fn home(kind: Kind) -> Home {
                 authority: Arc::new(Embedded::open(options, clock).await.unwrap()),
                 _redis: None,
                 _dir: Some(dir),
+            }
+        }
+        Kind::Http => {
+            let store = Embedded::memory(embedded::Options::default(), clock.clone()).unwrap();
+            let token = serde_json::json!({"token": "secret", "scopes": ["leases:admin"]});
+            let server = Server::builder()
+                .options(leasehold_server::Options {
+                    listen: ([127, 0, 0, 1], 0).into(),
+                    tokens: vec![serde_json::from_value(token).unwrap()],
+                    ..leasehold_server::Options::default()
+                })
+                .authority(Arc::new(store))
+                .clock(clock)
+                .bind()
+                .await
+                .unwrap();
+            let options = leasehold_client::Options::new(server.url()).token("secret");
+            tokio::spawn(server.run(std::future::pending()));
+            let client = leasehold_client::Client::new(options).unwrap();
+            Home {
+                authority: Arc::new(leasehold_client::Remote::new(client)),
+                _redis: None,
+                _dir: None,
             }
         }
         Kind::Redis => {

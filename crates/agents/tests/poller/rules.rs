@@ -169,6 +169,10 @@ macro_rules! on_every_home {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $rule() { super::$rule(super::Kind::Disk).await; })*
         }
+        mod http {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $rule() { super::$rule(super::Kind::Http).await; })*
+        }
         mod redis {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $rule() { super::$rule(super::Kind::Redis).await; })*

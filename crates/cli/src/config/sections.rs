@@ -24,6 +24,8 @@ pub struct Config {
     pub lease: LeaseDefaults,
     /// Sessions: how long they live and how they are run.
     pub sessions: Sessions,
+    /// `leasehold poll`.
+    pub poll: leasehold_agents::poller::program::Settings,
     /// What is logged, and how.
     pub log: Log,
 }
