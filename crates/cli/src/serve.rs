@@ -48,6 +48,9 @@ pub struct Arguments {
     /// Make a certificate for development, kept in the data folder [env: LEASEHOLD_TLS_SELF_SIGNED]
     #[arg(long, conflicts_with = "tls_cert")]
     tls_self_signed: bool,
+    /// Publish every event to this RabbitMQ broker: amqp://HOST [env: LEASEHOLD_AMQP]
+    #[arg(long, value_name = "URL")]
+    amqp: Option<String>,
     /// Listen without TLS on an address that others can reach [env: LEASEHOLD_INSECURE_LISTEN]
     #[arg(long)]
     insecure_listen: bool,
@@ -59,6 +62,7 @@ impl Arguments {
         server.listen = self.listen.unwrap_or(server.listen);
         server.store = self.store.or(server.store.take());
         server.insecure_listen |= self.insecure_listen;
+        server.amqp = self.amqp.map(Into::into).or(server.amqp.take());
         if self.tls_cert.is_some() {
             server.tls.certificate = self.tls_cert;
             server.tls.key = self.tls_key;
@@ -185,6 +189,7 @@ fn options(config: &Config, folder: Option<PathBuf>) -> Result<leasehold_server:
         }),
         trusted_proxies: words(&server.trusted_proxies),
         limits: leasehold_server::Limits::default(),
+        amqp: server.amqp.clone(),
         sessions: sessions::doors(config, folder.as_ref())?,
         data_dir: folder,
     })

@@ -43,8 +43,8 @@
 //! hold them.
 
 mod client;
-mod convert;
 pub mod control_plane;
+mod convert;
 mod error;
 pub mod keeper;
 mod leases;

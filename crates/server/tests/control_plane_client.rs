@@ -1,6 +1,8 @@
 //! The control plane's client against this server, against one that knows only the document's
 //! endpoints, and against nobody.
 
+#![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
+
 mod support;
 
 use std::{process::Stdio, sync::Arc, time::Duration};

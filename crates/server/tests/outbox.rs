@@ -1,5 +1,7 @@
 //! Events on their way to a real RabbitMQ that stops, and from a server that dies.
 
+#![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
+
 mod support;
 
 use std::{

@@ -93,6 +93,10 @@ pub const SETTINGS: &[Setting] = &[
         Some("XG2G_TRUSTED_PROXIES"),
         |config, text| parse_list(text).map(|value| config.server.trusted_proxies = value)
     ),
+    setting!("server.amqp", "LEASEHOLD_AMQP", |config, text| {
+        config.server.amqp = Some(text.into());
+        Ok(())
+    }),
     setting!(
         "sessions.lease_ttl",
         "LEASEHOLD_SESSIONS_LEASE_TTL",

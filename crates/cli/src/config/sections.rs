@@ -52,6 +52,9 @@ pub struct Server {
     pub allow: Vec<IpNet>,
     /// Proxies whose `X-Forwarded-For` is believed.
     pub trusted_proxies: Vec<IpNet>,
+    /// The RabbitMQ broker that every event is published to: `amqp://…`.
+    #[serde(serialize_with = "hidden_option")]
+    pub amqp: Option<SecretString>,
 }
 
 impl Default for Server {
@@ -65,6 +68,7 @@ impl Default for Server {
             tokens: Vec::new(),
             allow: Vec::new(),
             trusted_proxies: Vec::new(),
+            amqp: None,
         }
     }
 }

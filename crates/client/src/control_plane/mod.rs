@@ -328,7 +328,7 @@ impl ControlPlaneClient {
             items.extend(found);
             match cursor {
                 Some(cursor) => {
-                    next = format!("{}?cursor={}", slashed(path), paths::encode(&cursor))
+                    next = format!("{}?cursor={}", slashed(path), paths::encode(&cursor));
                 }
                 None => break,
             }

@@ -56,7 +56,7 @@ fn report(what: &str, mut times: Vec<u64>) -> u64 {
 async fn fleet_to_end() -> Fleet {
     let mut fleet = Fleet::new(RUNS + 2).await;
     fleet.start(RUNS + 2).await;
-    fleet.until_loads(&vec![1; RUNS + 2]).await;
+    fleet.until_loads(&[1; RUNS + 2]).await;
     fleet.until_all_polled(now_ms()).await;
     fleet
 }
