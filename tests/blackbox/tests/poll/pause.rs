@@ -20,6 +20,12 @@ async fn an_owner_that_was_stopped_and_wakes_after_the_ttl_sends_nothing() {
             .map(|(id, _)| id)
             .collect();
         assert_eq!(owned.len(), 2);
+        // A target that nobody polled yet has no token that could be stale.
+        wait::until(PATIENCE, "each was polled once", async || {
+            let newest = fleet.newest_tokens();
+            owned.iter().all(|id| newest.contains_key(id))
+        })
+        .await;
         let before = fleet.newest_tokens();
         let child = &fleet.instances[round % 2].child;
         child.sigstop();
