@@ -177,7 +177,8 @@ async fn heavy_every_event_arrives_in_order_though_the_broker_stops_and_the_serv
     let clock = support::clock();
     let authority = support::memory(&clock);
     let first = Runtime::new().unwrap();
-    first
+    // Dropped, it would stop the server.
+    let _dies_with_its_runtime = first
         .spawn(support::start_on(
             options(&rabbit),
             clock.clone(),

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 use support::{ADMIN, TENANT_A, TENANT_B, start};
 
 /// What belongs to tenant `b`, under words that occur nowhere else.
-const TELLTALES: [&str; 9] = [
+const TELLTALES: [&str; 10] = [
+    "b-presence",
     "b-camera",
     "b-runner",
     "b-site",
@@ -27,7 +28,7 @@ fn filled(path: &str, lease: &str) -> String {
         ("{zone_id}", "1"),
         ("{runner_id}", "b-runner"),
         ("{lease_id}", lease),
-        ("{name}", "b-runner"),
+        ("{name}", "b-presence"),
     ]
     .into_iter()
     .fold(path.to_owned(), |path, (slot, name)| {
@@ -60,6 +61,11 @@ async fn no_route_shows_or_changes_what_another_tenant_has() {
     server
         .call(TENANT_B, "POST", "/api/v1/leases/acquire/", generic)
         .await;
+    let presence = json!({"ttl_seconds": 3600});
+    let (status, _) = server
+        .call(TENANT_B, "PUT", "/api/v1/holders/b-presence/", presence)
+        .await;
+    assert_eq!(status, 200);
     let before = picture(&server).await;
 
     let (_, spec) = server
