@@ -199,7 +199,7 @@ async fn a_session_lives_on_the_embedded_store() {
 #[tokio::test]
 async fn a_session_lives_on_postgres() {
     let database = Postgres::shared().await;
-    let api = Api::start(Some(database.url()), &[]).await;
+    let api = Api::start(Some(&database.url()), &[]).await;
     a_life(&api).await;
 }
 
