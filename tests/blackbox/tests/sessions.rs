@@ -150,7 +150,7 @@ async fn a_life(api: &Api) {
         .as_str()
         .unwrap()
         .lines()
-        .find(|line| line.ends_with(".ts"))
+        .find(|line| line.starts_with("seg"))
         .unwrap()
         .to_owned();
     let (status, _) = api
