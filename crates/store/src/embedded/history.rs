@@ -9,8 +9,9 @@ use lease::{
 use rusqlite::{Connection, Row, params};
 
 use super::{
-    journal::{Failure, key_of, read_state},
+    journal::{Failure, key_of},
     row,
+    state::read_state,
 };
 
 /// The first revision that is in the history, and the newest.

@@ -1,34 +1,20 @@
 //! The tables behind the engine: one connection that writes, one transaction per batch.
 
-use std::{
-    path::PathBuf,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-};
-
 use lease::{
     Event, EventKind, Key, Record, Revision, Token, UnixMillis,
     engine::{self, Effects, Engine, RenewalEvents, StoredSlot},
 };
-use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, TransactionBehavior, params};
+use rusqlite::{Connection, ErrorCode, TransactionBehavior, params};
 
 use super::{
-    History, retention,
+    History,
+    place::{Place, format},
+    retention,
     row::{self, Unreadable},
-    schema::{CREATE, DATABASE, FORMAT, Meta},
+    schema::{CREATE, FORMAT},
+    state::{State, read_state, values, write_state},
 };
 
-/// How long one connection waits for another's lock, in ms. Only the in-memory variant, which has no
-/// write-ahead log, ever waits.
-const BUSY_MS: u64 = 10_000;
-/// Pages of 4 KiB the writer keeps in memory: 32 MiB.
-const CACHE_PAGES: i64 = 8_192;
-/// The log is written back when it has this many pages (16 MiB), so that its size stays bounded.
-const CHECKPOINT_PAGES: i64 = 4_096;
-/// A log that grew beyond this under a long read is cut back, in bytes.
-const LOG_LIMIT_BYTES: i64 = 64 << 20;
 /// Pages up to which the whole file is checked at the start (64 MiB, a fraction of a second). The rows
 /// that decide are read and checked in any case.
 const CHECKED_PAGES: i64 = 16_384;
@@ -74,83 +60,6 @@ impl Failure {
             Self::Newer(_) | Self::Behind { .. } | Self::Thread(_) => false,
         }
     }
-}
-
-/// Where the tables are.
-#[derive(Clone, Debug)]
-pub(super) enum Place {
-    /// In this process only, under this name.
-    Memory(Arc<str>),
-    /// In this folder.
-    Folder(PathBuf),
-}
-
-impl Place {
-    /// A place in memory that nobody else has.
-    pub fn memory() -> Self {
-        static LAST: AtomicU64 = AtomicU64::new(0);
-        let number = LAST.fetch_add(1, Ordering::Relaxed);
-        Self::Memory(format!("file:/leasehold-{number}?vfs=memdb").into())
-    }
-
-    fn connect(&self, flags: OpenFlags) -> rusqlite::Result<Connection> {
-        let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let connection = match self {
-            Self::Memory(uri) => {
-                Connection::open_with_flags(&**uri, flags | OpenFlags::SQLITE_OPEN_URI)?
-            }
-            Self::Folder(dir) => Connection::open_with_flags(dir.join(DATABASE), flags)?,
-        };
-        connection.busy_timeout(std::time::Duration::from_millis(BUSY_MS))?;
-        connection.set_prepared_statement_cache_capacity(32);
-        Ok(connection)
-    }
-
-    /// A connection that never changes anything.
-    pub fn connect_to_read(&self) -> rusqlite::Result<Connection> {
-        let connection = self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE)?;
-        connection.pragma_update(None, "query_only", true)?;
-        Ok(connection)
-    }
-
-    fn connect_to_write(&self) -> rusqlite::Result<Connection> {
-        let create = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
-        let connection = self.connect(create)?;
-        if format(&connection)? == 0 {
-            // Only takes effect before the first table; later it would only touch the file.
-            connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
-        }
-        match self {
-            Self::Memory(_) => {
-                connection.pragma_update_and_check(None, "journal_mode", "MEMORY", |_| Ok(()))?;
-            }
-            Self::Folder(_) => {
-                connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
-                // The commit returns when the log is on the disk.
-                connection.pragma_update(None, "synchronous", "FULL")?;
-                connection.pragma_update(None, "cache_size", CACHE_PAGES)?;
-                connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
-                connection.pragma_update_and_check(
-                    None,
-                    "journal_size_limit",
-                    LOG_LIMIT_BYTES,
-                    |_| Ok(()),
-                )?;
-            }
-        }
-        Ok(connection)
-    }
-}
-
-/// What the tables say about the whole store.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct State {
-    pub revision: Revision,
-    pub floor: Token,
-    pub history_from: Revision,
-    /// When it stopped in good order, if it did.
-    pub stopped: Option<UnixMillis>,
-    pub latest: UnixMillis,
 }
 
 /// The connection that writes.
@@ -421,11 +330,6 @@ impl Journal {
     }
 }
 
-/// The format of the tables; 0 when there are none.
-fn format(connection: &Connection) -> rusqlite::Result<i64> {
-    connection.pragma_query_value(None, "user_version", |row| row.get(0))
-}
-
 fn create(connection: &mut Connection) -> Result<(), Failure> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     transaction.execute_batch(CREATE)?;
@@ -445,49 +349,6 @@ fn create(connection: &mut Connection) -> Result<(), Failure> {
     transaction.pragma_update(None, "user_version", FORMAT)?;
     transaction.commit()?;
     Ok(())
-}
-
-fn values(state: &State) -> [(Meta, u64); 5] {
-    [
-        (Meta::Revision, state.revision.get()),
-        (Meta::Floor, state.floor.get()),
-        (Meta::HistoryFrom, state.history_from.get()),
-        (
-            Meta::Stopped,
-            state.stopped.map_or(0, lease::UnixMillis::get),
-        ),
-        (Meta::Latest, state.latest.get()),
-    ]
-}
-
-fn write_state(connection: &Connection, before: &State, after: &State) -> Result<(), Failure> {
-    let mut update = connection.prepare_cached("UPDATE meta SET value = ?2 WHERE name = ?1")?;
-    for ((meta, new), (_, old)) in values(after).into_iter().zip(values(before)) {
-        if new != old {
-            update.execute(params![meta.name(), new])?;
-        }
-    }
-    Ok(())
-}
-
-/// Reads the table `meta`.
-pub(super) fn read_state(connection: &Connection) -> Result<State, Failure> {
-    let mut statement = connection.prepare_cached("SELECT value FROM meta WHERE name = ?1")?;
-    let mut value = |meta: Meta| -> Result<u64, Failure> {
-        statement
-            .query_row([meta.name()], |row| row.get(0))
-            .optional()?
-            .ok_or(Failure::Meta(meta.name()))
-    };
-    let floor = Token::new(value(Meta::Floor)?).map_err(|_| Failure::Meta(Meta::Floor.name()))?;
-    let stopped = value(Meta::Stopped)?;
-    Ok(State {
-        revision: Revision::new(value(Meta::Revision)?),
-        floor,
-        history_from: Revision::new(value(Meta::HistoryFrom)?),
-        stopped: (stopped != 0).then_some(UnixMillis::new(stopped)),
-        latest: UnixMillis::new(value(Meta::Latest)?),
-    })
 }
 
 fn write_slots(

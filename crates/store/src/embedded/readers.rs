@@ -6,7 +6,7 @@ use lease::Error;
 use rusqlite::Connection;
 use tokio::sync::Semaphore;
 
-use super::journal::{Failure, Place};
+use super::{journal::Failure, place::Place};
 
 /// How many reads run at once: more would only fight for the disk.
 const AT_ONCE: usize = 4;

@@ -3,10 +3,7 @@
 use lease::{Revision, UnixMillis};
 use rusqlite::{Connection, params};
 
-use super::{
-    History,
-    journal::{Failure, State},
-};
+use super::{History, journal::Failure, state::State};
 
 /// How many events are deleted with a batch, beside twice as many as it adds.
 const STEP: u64 = 64;

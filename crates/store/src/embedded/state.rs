@@ -1,0 +1,66 @@
+//! What the tables say about the whole store: the table `meta`.
+
+use lease::{Revision, Token, UnixMillis};
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::{journal::Failure, schema::Meta};
+
+/// What the tables say about the whole store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct State {
+    pub revision: Revision,
+    pub floor: Token,
+    pub history_from: Revision,
+    /// When it stopped in good order, if it did.
+    pub stopped: Option<UnixMillis>,
+    pub latest: UnixMillis,
+}
+
+/// Every value by its name.
+pub(super) fn values(state: &State) -> [(Meta, u64); 5] {
+    [
+        (Meta::Revision, state.revision.get()),
+        (Meta::Floor, state.floor.get()),
+        (Meta::HistoryFrom, state.history_from.get()),
+        (
+            Meta::Stopped,
+            state.stopped.map_or(0, lease::UnixMillis::get),
+        ),
+        (Meta::Latest, state.latest.get()),
+    ]
+}
+
+/// Writes what changed.
+pub(super) fn write_state(
+    connection: &Connection,
+    before: &State,
+    after: &State,
+) -> Result<(), Failure> {
+    let mut update = connection.prepare_cached("UPDATE meta SET value = ?2 WHERE name = ?1")?;
+    for ((meta, new), (_, old)) in values(after).into_iter().zip(values(before)) {
+        if new != old {
+            update.execute(params![meta.name(), new])?;
+        }
+    }
+    Ok(())
+}
+
+/// Reads the table `meta`.
+pub(super) fn read_state(connection: &Connection) -> Result<State, Failure> {
+    let mut statement = connection.prepare_cached("SELECT value FROM meta WHERE name = ?1")?;
+    let mut value = |meta: Meta| -> Result<u64, Failure> {
+        statement
+            .query_row([meta.name()], |row| row.get(0))
+            .optional()?
+            .ok_or(Failure::Meta(meta.name()))
+    };
+    let floor = Token::new(value(Meta::Floor)?).map_err(|_| Failure::Meta(Meta::Floor.name()))?;
+    let stopped = value(Meta::Stopped)?;
+    Ok(State {
+        revision: Revision::new(value(Meta::Revision)?),
+        floor,
+        history_from: Revision::new(value(Meta::HistoryFrom)?),
+        stopped: (stopped != 0).then_some(UnixMillis::new(stopped)),
+        latest: UnixMillis::new(value(Meta::Latest)?),
+    })
+}
