@@ -14,7 +14,7 @@ use futures_util::StreamExt;
 use hdrhistogram::Histogram;
 use lease::{
     Acquire, Acquired, Authority, Clock, EventKind, Holder, Key, LeaseRef, Notice, Ttl, UnixMillis,
-    Want,
+    Want, Watch,
     engine::{self, Command, Effects, Engine, Outcome},
 };
 use leasehold_clock::System;
@@ -247,7 +247,9 @@ async fn fill(store: &Embedded, leases: usize) -> Result<()> {
 
 /// How long after its expiry each lease's end is told, durably.
 async fn lateness(store: &Embedded, expiring: usize) -> Result<Histogram<u64>> {
-    let mut watch = store.watch(None).await?;
+    let watch = store.watch(None).await?;
+    // Read while the leases are taken: the first may expire before the last is granted.
+    let told = tokio::spawn(expiries(store.clone(), watch, expiring));
     let spread = Duration::from_secs(5).as_millis() as u64;
     for n in 0..expiring {
         let key = Key::new("short", &n.to_string())?;
@@ -256,6 +258,11 @@ async fn lateness(store: &Embedded, expiring: usize) -> Result<Histogram<u64>> {
             .acquire(Acquire::one(key, Holder::new("short", "1")?, ttl))
             .await?;
     }
+    told.await?
+}
+
+/// Notes for each expiry how late it was told.
+async fn expiries(store: Embedded, mut watch: Watch, expiring: usize) -> Result<Histogram<u64>> {
     let mut lateness = Histogram::new(3)?;
     while lateness.len() < expiring as u64 {
         let notice = tokio::time::timeout(Duration::from_secs(60), watch.next()).await?;

@@ -1,8 +1,8 @@
 //! Who holds what: each holder once, and its leases as a list through the slots.
 
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 
-use hashbrown::HashTable;
+use hashbrown::{DefaultHashBuilder, HashTable};
 
 use super::slots::{NONE, SlotIndex, Slots};
 use crate::{Holder, HolderName};
@@ -25,7 +25,7 @@ pub(super) struct Holders {
     free: Vec<HolderIndex>,
     /// The first incarnation of each name; the others hang on it.
     by_name: HashTable<HolderIndex>,
-    hasher: RandomState,
+    hasher: DefaultHashBuilder,
 }
 
 impl Holders {

@@ -1,12 +1,8 @@
 //! Where leases live: one slot per key, found by key or by lease id, without a copy of either.
 
-use std::{
-    collections::VecDeque,
-    hash::{BuildHasher, RandomState},
-    sync::Arc,
-};
+use std::{collections::VecDeque, hash::BuildHasher, sync::Arc};
 
-use hashbrown::HashTable;
+use hashbrown::{DefaultHashBuilder, HashTable};
 
 use super::{Ticket, holders::HolderIndex};
 use crate::{
@@ -162,7 +158,7 @@ pub(super) struct Slots {
     free: Vec<SlotIndex>,
     by_key: HashTable<SlotIndex>,
     by_id: HashTable<SlotIndex>,
-    hasher: RandomState,
+    hasher: DefaultHashBuilder,
 }
 
 const CHUNK_BITS: u32 = 12;
@@ -175,7 +171,7 @@ impl Slots {
             free: Vec::new(),
             by_key: HashTable::new(),
             by_id: HashTable::new(),
-            hasher: RandomState::new(),
+            hasher: DefaultHashBuilder::default(),
         }
     }
 

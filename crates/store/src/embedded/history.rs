@@ -47,13 +47,7 @@ pub(super) fn events(connection: &Connection, query: &EventQuery) -> Result<Even
         ControlFlow::Continue(())
     };
     match &query.key {
-        Some(key) => scan(
-            connection,
-            "SELECT revision, at, kind, key, data FROM events
-             WHERE key = ?1 AND revision > ?2 ORDER BY revision",
-            params![key.as_str(), query.after.get()],
-            take,
-        )?,
+        Some(key) => of_key(connection, key, query.after, take)?,
         None => scan(
             connection,
             "SELECT revision, at, kind, key, data FROM events
@@ -90,20 +84,36 @@ pub(super) fn ended(connection: &Connection, id: LeaseId) -> Result<Option<Lease
         return Ok(None);
     };
     let mut lease = None;
+    of_key(connection, &granted.key, Revision::new(revision), |event| {
+        if event.kind.ends_lease() && event.lease.as_ref().is_some_and(|it| it.id == id) {
+            lease = as_lease(&granted, &event);
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    })?;
+    Ok(lease)
+}
+
+/// The events of a key after a revision, in order: those that the index knows, and then the newest.
+fn of_key(
+    connection: &Connection,
+    key: &Key,
+    after: Revision,
+    each: impl FnMut(Event) -> ControlFlow<()>,
+) -> Result<(), Failure> {
+    let indexed = read_state(connection)?.indexed;
     scan(
         connection,
-        "SELECT revision, at, kind, key, data FROM events
-         WHERE key = ?1 AND revision > ?2 ORDER BY revision",
-        params![granted.key.as_str(), revision],
-        |event| {
-            if event.kind.ends_lease() && event.lease.as_ref().is_some_and(|it| it.id == id) {
-                lease = as_lease(&granted, &event);
-                return ControlFlow::Break(());
-            }
-            ControlFlow::Continue(())
-        },
-    )?;
-    Ok(lease)
+        "SELECT events.revision, at, kind, events.key, data
+         FROM event_keys CROSS JOIN events ON events.revision = event_keys.revision
+         WHERE event_keys.key = ?1 AND event_keys.revision > ?2
+         UNION ALL
+         SELECT revision, at, kind, key, data FROM events
+         WHERE key = ?1 AND revision > max(?2, ?3)
+         ORDER BY 1",
+        params![key.as_str(), after.get(), indexed.get()],
+        each,
+    )
 }
 
 /// The newest ended lease of each key that matches, in the order of the keys.
@@ -113,13 +123,19 @@ pub(super) fn ended_page(
 ) -> Result<Page<Lease>, Failure> {
     let mut found: Vec<Event> = Vec::new();
     let (from, to) = key_range(query);
+    let indexed = read_state(connection)?.indexed;
     scan(
         connection,
-        "SELECT revision, at, kind, key, data FROM events
-         WHERE key > ?1 AND key < ?2
+        "SELECT event_keys.revision, at, kind, event_keys.key, data
+         FROM event_keys CROSS JOIN events ON events.revision = event_keys.revision
+         WHERE event_keys.key > ?1 AND event_keys.key < ?2
            AND kind IN ('lease_expired', 'lease_revoked', 'lease_released', 'lease_stolen')
-         ORDER BY key, revision",
-        params![from, to],
+         UNION ALL
+         SELECT revision, at, kind, key, data FROM events
+         WHERE revision > ?3 AND key > ?1 AND key < ?2
+           AND kind IN ('lease_expired', 'lease_revoked', 'lease_released', 'lease_stolen')
+         ORDER BY 4, 1",
+        params![from, to, indexed.get()],
         |event| {
             if !ended_matches(query, &event) {
                 return ControlFlow::Continue(());
@@ -156,20 +172,10 @@ pub(super) fn live_keys(
     let mut query = query.clone();
     query.after = after.cloned().or(query.after);
     let (from, to) = key_range(&query);
-    let mut statement;
-    let mut rows = if let Some(holder) = &query.holder {
-        statement = connection.prepare_cached(
-            "SELECT key FROM slots INDEXED BY slots_by_holder
-             WHERE holder = ?1 AND key > ?2 AND key < ?3 ORDER BY key LIMIT ?4",
-        )?;
-        statement.query(params![holder.as_str(), from, to, limit as u64])?
-    } else {
-        statement = connection.prepare_cached(
-            "SELECT key FROM slots
-             WHERE key > ?1 AND key < ?2 AND holder IS NOT NULL ORDER BY key LIMIT ?3",
-        )?;
-        statement.query(params![from, to, limit as u64])?
-    };
+    let mut statement = connection.prepare_cached(
+        "SELECT key FROM slots WHERE key > ?1 AND key < ?2 AND live ORDER BY key LIMIT ?3",
+    )?;
+    let mut rows = statement.query(params![from, to, limit as u64])?;
     let mut keys = Vec::new();
     while let Some(row) = rows.next()? {
         keys.push(key_of("slots", row.get(0)?)?);

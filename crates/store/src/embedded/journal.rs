@@ -8,16 +8,19 @@ use rusqlite::{Connection, ErrorCode, TransactionBehavior, params};
 
 use super::{
     History,
-    place::{Place, format},
+    index::KeyIndex,
+    place::{CACHE_PAGES, Place, format},
     retention,
     row::{self, Unreadable},
-    schema::{CREATE, FORMAT},
+    schema::{CREATE, FORMAT, FROM_1},
     state::{State, read_state, values, write_state},
 };
 
 /// Pages up to which the whole file is checked at the start (64 MiB, a fraction of a second). The rows
 /// that decide are read and checked in any case.
 const CHECKED_PAGES: i64 = 16_384;
+/// Pages of 4 KiB that are kept in memory while everything is read.
+const RESTORE_PAGES: i64 = 64;
 /// How many free pages one turn of tidying gives back to the disk.
 const VACUUM_PAGES: i64 = 1_024;
 /// How many events one turn of tidying may delete.
@@ -67,6 +70,7 @@ pub(super) struct Journal {
     place: Place,
     connection: Connection,
     state: State,
+    index: KeyIndex,
     history: History,
     renewals: RenewalEvents,
 }
@@ -77,6 +81,7 @@ impl Journal {
         let mut connection = place.connect_to_write()?;
         match format(&connection)? {
             0 => create(&mut connection)?,
+            1 => upgrade(&mut connection)?,
             FORMAT => {}
             newer => return Err(Failure::Newer(newer)),
         }
@@ -84,6 +89,7 @@ impl Journal {
             place: place.clone(),
             state: read_state(&connection)?,
             connection,
+            index: KeyIndex::default(),
             history,
             renewals,
         })
@@ -147,6 +153,7 @@ impl Journal {
             floor: self.state.floor.max(token),
             // What lies between is gone, so whoever resumes from there gets a snapshot.
             history_from: revision.next(),
+            indexed: revision,
             stopped: None,
             ..self.state
         };
@@ -154,6 +161,7 @@ impl Journal {
             .connection
             .transaction_with_behavior(TransactionBehavior::Immediate)?;
         transaction.execute("DELETE FROM events", [])?;
+        transaction.execute("DELETE FROM event_keys", [])?;
         write_state(&transaction, &self.state, &state)?;
         transaction.commit()?;
         self.state = state;
@@ -167,6 +175,7 @@ impl Journal {
             .connection
             .transaction_with_behavior(TransactionBehavior::Immediate)?;
         state.history_from = retention::trim(&transaction, &state, self.history, TIDY_EVENTS, now)?;
+        self.index.turn(&transaction, &mut state)?;
         write_state(&transaction, &self.state, &state)?;
         transaction.commit()?;
         self.state = state;
@@ -190,6 +199,10 @@ impl Journal {
         mut adjust: impl FnMut(&mut StoredSlot),
     ) -> Result<Engine, Failure> {
         let records = self.records()?;
+        // Each row is read once: pages kept for a second time would only lie between the slots and never
+        // be given back.
+        self.connection
+            .pragma_update(None, "cache_size", RESTORE_PAGES)?;
         let mut statement = self.connection.prepare("SELECT key, data FROM slots")?;
         let mut rows = statement.query([])?;
         let mut failure = None;
@@ -210,6 +223,8 @@ impl Journal {
             slots,
             records,
         );
+        self.connection
+            .pragma_update(None, "cache_size", CACHE_PAGES)?;
         failure.map_or(Ok(engine), Err)
     }
 
@@ -292,6 +307,9 @@ impl Journal {
         write_records(&transaction, engine, &mut records)?;
         let kept = effects.events.len();
         state.history_from = retention::trim(&transaction, &state, self.history, kept, now)?;
+        if KeyIndex::is_due(&state) {
+            self.index.turn(&transaction, &mut state)?;
+        }
         write_state(&transaction, &self.state, &state)?;
         transaction.commit()?;
         self.state = state;
@@ -337,6 +355,7 @@ fn create(connection: &mut Connection) -> Result<(), Failure> {
         revision: Revision::ZERO,
         floor: Token::ZERO,
         history_from: Revision::new(1),
+        indexed: Revision::ZERO,
         stopped: None,
         latest: UnixMillis::default(),
     };
@@ -351,6 +370,14 @@ fn create(connection: &mut Connection) -> Result<(), Failure> {
     Ok(())
 }
 
+fn upgrade(connection: &mut Connection) -> Result<(), Failure> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    transaction.execute_batch(FROM_1)?;
+    transaction.pragma_update(None, "user_version", FORMAT)?;
+    transaction.commit()?;
+    Ok(())
+}
+
 fn write_slots(
     connection: &Connection,
     engine: &Engine,
@@ -360,19 +387,16 @@ fn write_slots(
     keys.sort_unstable();
     keys.dedup();
     let mut upsert = connection.prepare_cached(
-        "INSERT INTO slots (key, holder, data) VALUES (?1, ?2, ?3)
-         ON CONFLICT (key) DO UPDATE SET holder = excluded.holder, data = excluded.data",
+        "INSERT INTO slots (key, live, data) VALUES (?1, ?2, ?3)
+         ON CONFLICT (key) DO UPDATE SET live = excluded.live, data = excluded.data",
     )?;
     let mut delete = connection.prepare_cached("DELETE FROM slots WHERE key = ?1")?;
     for key in keys {
         let stored = engine.stored(key);
-        let holder = stored
-            .as_ref()
-            .and_then(|slot| Some(slot.lease.as_ref()?.holder.name.clone()));
+        let live = stored.as_ref().is_some_and(|slot| slot.lease.is_some());
         match stored.and_then(row::from_slot) {
             Some(data) => {
-                let holder = holder.as_ref().map(lease::HolderName::as_str);
-                upsert.execute(params![key.as_str(), holder, data])?;
+                upsert.execute(params![key.as_str(), live, data])?;
             }
             None => {
                 delete.execute([key.as_str()])?;

@@ -10,8 +10,9 @@ const STEP: usize = 1_000;
 
 /// Live and pending leases in the order of their keys.
 pub(super) async fn live(store: &Embedded, query: LeaseQuery) -> Result<Page<Lease>, Error> {
+    // The engine finds a key's lease and a holder's leases at once, and knows alone who waits.
     let one_key = query.kind.is_some() && query.id.is_some();
-    if one_key || query.status == Some(Status::Pending) {
+    if one_key || query.holder.is_some() || query.status == Some(Status::Pending) {
         return store
             .look(move |engine, now| engine.leases(now, &query))
             .await;

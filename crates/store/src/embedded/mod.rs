@@ -8,6 +8,7 @@ mod authority;
 mod error;
 mod guard;
 mod history;
+mod index;
 mod job;
 mod journal;
 mod list;

@@ -16,7 +16,7 @@ use super::schema::DATABASE;
 /// write-ahead log, ever waits.
 const BUSY_MS: u64 = 10_000;
 /// Pages of 4 KiB the writer keeps in memory: 32 MiB.
-const CACHE_PAGES: i64 = 8_192;
+pub(super) const CACHE_PAGES: i64 = 8_192;
 /// The log is written back when it has this many pages (16 MiB), so that its size stays bounded.
 const CHECKPOINT_PAGES: i64 = 4_096;
 /// A log that grew beyond this under a long read is cut back, in bytes.

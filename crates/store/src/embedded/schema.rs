@@ -6,11 +6,12 @@
 //! | `slots` | one key: its newest token, and its live lease or how the last one ended | until the key was idle so long that its token is folded into `floor` |
 //! | `records` | one document | until it is removed |
 //! | `events` | one change, by revision, without gaps from `history_from` on | until the retention deletes it, oldest first |
+//! | `event_keys` | the key of one event up to `indexed` | a while longer than its event |
 //!
 //! | column | holds |
 //! |---|---|
-//! | `slots.key`, `records.key`, `events.key` | `kind:id` |
-//! | `slots.holder` | the holder's name while the lease is live, else NULL: lists by holder use its index |
+//! | `slots.key`, `records.key`, `events.key`, `event_keys.key` | `kind:id` |
+//! | `slots.live` | 1 while the lease is live, else 0 |
 //! | `slots.data`, `events.data` | version, checksum and fields, see the module `row` |
 //! | `records.value`, `records.revision` | the JSON text, and the revision of its last change |
 //! | `events.revision`, `events.at`, `events.kind` | its place, the time in ms since 1970, and the word of its sort |
@@ -20,7 +21,7 @@
 //! revision and token, kept apart from the write-ahead log so that losing the log is noticed).
 
 /// The format of the tables. A store of a newer format is left alone.
-pub(super) const FORMAT: i64 = 1;
+pub(super) const FORMAT: i64 = 2;
 
 /// The name of the database file.
 pub(super) const DATABASE: &str = "leasehold.db";
@@ -34,10 +35,9 @@ CREATE TABLE meta (
 
 CREATE TABLE slots (
   key TEXT PRIMARY KEY,
-  holder TEXT,
+  live INTEGER NOT NULL,
   data BLOB NOT NULL
 ) WITHOUT ROWID;
-CREATE INDEX slots_by_holder ON slots (holder, key) WHERE holder IS NOT NULL;
 
 CREATE TABLE records (
   key TEXT PRIMARY KEY,
@@ -52,7 +52,27 @@ CREATE TABLE events (
   key TEXT NOT NULL,
   data BLOB NOT NULL
 );
-CREATE INDEX events_by_key ON events (key, revision);
+
+CREATE TABLE event_keys (
+  key TEXT NOT NULL,
+  revision INTEGER NOT NULL,
+  PRIMARY KEY (key, revision)
+) WITHOUT ROWID;
+";
+
+/// Turns the tables of format 1, which had indexes that every batch paid for, into those of today.
+pub(super) const FROM_1: &str = "
+DROP INDEX slots_by_holder;
+DROP INDEX events_by_key;
+ALTER TABLE slots ADD COLUMN live INTEGER NOT NULL DEFAULT 0;
+UPDATE slots SET live = holder IS NOT NULL;
+ALTER TABLE slots DROP COLUMN holder;
+CREATE TABLE event_keys (
+  key TEXT NOT NULL,
+  revision INTEGER NOT NULL,
+  PRIMARY KEY (key, revision)
+) WITHOUT ROWID;
+INSERT INTO meta (name, value) VALUES ('indexed', 0);
 ";
 
 /// The names in `meta`.
@@ -64,6 +84,8 @@ pub(super) enum Meta {
     Floor,
     /// The first revision from which on the history has every event.
     HistoryFrom,
+    /// The last revision whose event has its row in `event_keys`.
+    Indexed,
     /// When the authority last stopped in good order; 0 while it runs and after a crash (L14).
     Stopped,
     /// The latest time at which something was written: the authority's time never goes back.
@@ -77,6 +99,7 @@ impl Meta {
             Self::Revision => "revision",
             Self::Floor => "floor",
             Self::HistoryFrom => "history_from",
+            Self::Indexed => "indexed",
             Self::Stopped => "stopped",
             Self::Latest => "latest",
         }

@@ -11,17 +11,20 @@ pub(super) struct State {
     pub revision: Revision,
     pub floor: Token,
     pub history_from: Revision,
+    /// The last revision that the index of the keys has.
+    pub indexed: Revision,
     /// When it stopped in good order, if it did.
     pub stopped: Option<UnixMillis>,
     pub latest: UnixMillis,
 }
 
 /// Every value by its name.
-pub(super) fn values(state: &State) -> [(Meta, u64); 5] {
+pub(super) fn values(state: &State) -> [(Meta, u64); 6] {
     [
         (Meta::Revision, state.revision.get()),
         (Meta::Floor, state.floor.get()),
         (Meta::HistoryFrom, state.history_from.get()),
+        (Meta::Indexed, state.indexed.get()),
         (
             Meta::Stopped,
             state.stopped.map_or(0, lease::UnixMillis::get),
@@ -60,6 +63,7 @@ pub(super) fn read_state(connection: &Connection) -> Result<State, Failure> {
         revision: Revision::new(value(Meta::Revision)?),
         floor,
         history_from: Revision::new(value(Meta::HistoryFrom)?),
+        indexed: Revision::new(value(Meta::Indexed)?),
         stopped: (stopped != 0).then_some(UnixMillis::new(stopped)),
         latest: UnixMillis::new(value(Meta::Latest)?),
     })
