@@ -386,17 +386,22 @@ fn write_slots(
     // In order, so that neighbours share a page; and each once, as it is after the whole batch.
     keys.sort_unstable();
     keys.dedup();
-    let mut upsert = connection.prepare_cached(
-        "INSERT INTO slots (key, live, data) VALUES (?1, ?2, ?3)
-         ON CONFLICT (key) DO UPDATE SET live = excluded.live, data = excluded.data",
-    )?;
+    // Two plain statements: one that did both would copy every page that it touches, in case it must
+    // take back half of what it did.
+    let mut update =
+        connection.prepare_cached("UPDATE slots SET live = ?2, data = ?3 WHERE key = ?1")?;
+    let mut insert =
+        connection.prepare_cached("INSERT INTO slots (key, live, data) VALUES (?1, ?2, ?3)")?;
     let mut delete = connection.prepare_cached("DELETE FROM slots WHERE key = ?1")?;
     for key in keys {
         let stored = engine.stored(key);
         let live = stored.as_ref().is_some_and(|slot| slot.lease.is_some());
         match stored.and_then(row::from_slot) {
             Some(data) => {
-                upsert.execute(params![key.as_str(), live, data])?;
+                let row = params![key.as_str(), live, data];
+                if update.execute(row)? == 0 {
+                    insert.execute(row)?;
+                }
             }
             None => {
                 delete.execute([key.as_str()])?;
