@@ -188,7 +188,7 @@ fn options(config: &Config, folder: Option<PathBuf>) -> Result<leasehold_server:
             allow: Some(words(&server.allow)),
         }),
         trusted_proxies: words(&server.trusted_proxies),
-        limits: leasehold_server::Limits::default(),
+        limits: server.limits.checked()?,
         amqp: server.amqp.clone(),
         sessions: sessions::doors(config, folder.as_ref())?,
         data_dir: folder,

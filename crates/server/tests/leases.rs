@@ -441,3 +441,48 @@ async fn holders_are_there_until_their_ttl_is_over() {
         404
     );
 }
+
+#[tokio::test]
+async fn a_process_ends_its_own_presence_and_never_its_successor_s() {
+    let server = start().await;
+    let path = "/api/v1/holders/node-1/";
+    let present = async |incarnation: &str| {
+        let body = json!({"incarnation": incarnation, "ttl_seconds": 5});
+        server.call(WRITER, "PUT", path, body).await.0
+    };
+    assert_eq!(present("first").await, 200);
+    let body = json!({"kind": "job", "id": "x", "holder": "node-1", "incarnation": "first"});
+    let (status, _) = server
+        .call(WRITER, "POST", "/api/v1/leases/acquire/", body)
+        .await;
+    assert_eq!(status, 200);
+    assert_eq!(present("second").await, 409, "another incarnation is there");
+    // The first one hangs, its presence lapses, and a successor takes over.
+    server.clock.advance(5_000);
+    assert_eq!(present("second").await, 200);
+    let leave = async |query: &str| {
+        server
+            .call(WRITER, "DELETE", &format!("{path}{query}"), Value::Null)
+            .await
+    };
+    // It wakes up and leaves: that is no business of its successor.
+    let (status, problem) = leave("?incarnation=first").await;
+    assert_eq!(status, 404, "{problem}");
+    let (_, list) = server
+        .call(READER, "GET", "/api/v1/holders/", Value::Null)
+        .await;
+    assert_eq!(list["holders"][0]["incarnation"], "second", "{list}");
+    let (status, _) = leave("?incarnation=").await;
+    assert_eq!(status, 400, "an empty one is none");
+    let (status, _) = leave("?incarnatoin=second").await;
+    assert_eq!(status, 400, "a slip must not end somebody else");
+    let (status, gone) = leave("?incarnation=second").await;
+    assert_eq!(
+        (status.as_u16(), &gone["leases_released"]),
+        (200, &json!(1))
+    );
+    assert_eq!(leave("?incarnation=second").await.0, 404);
+    // Without one, whoever is there leaves.
+    assert_eq!(present("third").await, 200);
+    assert_eq!(leave("").await.0, 200);
+}

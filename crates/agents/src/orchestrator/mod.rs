@@ -16,7 +16,6 @@ use std::{
     collections::HashMap,
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
 };
 
 use futures_util::StreamExt;
@@ -39,6 +38,9 @@ use task::Order;
 
 /// The kind of the lease by which a worker shows that it is there.
 pub(crate) const WORKER_KIND: &str = "worker";
+
+/// How soon a watch that ended or could not be opened is opened again, in ms.
+const WATCH_AGAIN_MS: u64 = 500;
 
 /// What all of a worker's tasks share.
 pub(crate) struct Context {
@@ -194,7 +196,7 @@ async fn dispatch(context: Arc<Context>) {
             Ok(watch) => watch,
             Err(error) => {
                 tracing::warn!(%error, "a worker cannot watch, trying again");
-                tokio::time::sleep(Duration::from_millis(500)).await;
+                clock.sleep_until(clock.boot().plus(WATCH_AGAIN_MS)).await;
                 continue;
             }
         };

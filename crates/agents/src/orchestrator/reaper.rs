@@ -1,7 +1,7 @@
 //! Ends sessions that no worker will end: those nobody claimed, and those whose worker is gone. Runs
 //! beside every API, whether or not a worker runs there too.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc};
 
 use futures_util::StreamExt;
 use lease::{
@@ -12,7 +12,7 @@ use lease::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    WORKER_KIND,
+    WATCH_AGAIN_MS, WORKER_KIND,
     metrics::Metrics,
     records::{Changed, Records},
 };
@@ -89,7 +89,7 @@ impl Duty {
                 Ok(watch) => watch,
                 Err(error) => {
                     tracing::warn!(%error, "the reaper cannot watch, trying again");
-                    tokio::time::sleep(Duration::from_millis(500)).await;
+                    clock.sleep_until(clock.boot().plus(WATCH_AGAIN_MS)).await;
                     continue;
                 }
             };

@@ -98,6 +98,62 @@ pub const SETTINGS: &[Setting] = &[
         Ok(())
     }),
     setting!(
+        "server.limits.keeps",
+        "LEASEHOLD_LIMITS_KEEPS",
+        |config, text| parse(text).map(|value| config.server.limits.keeps = value)
+    ),
+    setting!(
+        "server.limits.acquires",
+        "LEASEHOLD_LIMITS_ACQUIRES",
+        |config, text| parse(text).map(|value| config.server.limits.acquires = value)
+    ),
+    setting!(
+        "server.limits.waiters",
+        "LEASEHOLD_LIMITS_WAITERS",
+        |config, text| parse(text).map(|value| config.server.limits.waiters = value)
+    ),
+    setting!(
+        "server.limits.others",
+        "LEASEHOLD_LIMITS_OTHERS",
+        |config, text| parse(text).map(|value| config.server.limits.others = value)
+    ),
+    setting!(
+        "server.limits.streams",
+        "LEASEHOLD_LIMITS_STREAMS",
+        |config, text| parse(text).map(|value| config.server.limits.streams = value)
+    ),
+    setting!(
+        "server.limits.body_bytes",
+        "LEASEHOLD_LIMITS_BODY_BYTES",
+        |config, text| parse(text).map(|value| config.server.limits.body_bytes = value)
+    ),
+    setting!(
+        "server.limits.request_timeout",
+        "LEASEHOLD_LIMITS_REQUEST_TIMEOUT",
+        |config, text| parse(text).map(|value| config.server.limits.request_timeout = value)
+    ),
+    setting!(
+        "server.limits.shutdown",
+        "LEASEHOLD_LIMITS_SHUTDOWN",
+        |config, text| parse(text).map(|value| config.server.limits.shutdown = value)
+    ),
+    setting!(
+        "server.limits.stream_heartbeat",
+        "LEASEHOLD_LIMITS_STREAM_HEARTBEAT",
+        |config, text| parse(text).map(|value| config.server.limits.stream_heartbeat = value)
+    ),
+    setting!(
+        "server.limits.acquires_per_second",
+        "LEASEHOLD_LIMITS_ACQUIRES_PER_SECOND",
+        |config, text| parse(text)
+            .map(|value| config.server.limits.acquires_per_second = Some(value))
+    ),
+    setting!(
+        "server.limits.acquire_burst",
+        "LEASEHOLD_LIMITS_ACQUIRE_BURST",
+        |config, text| parse(text).map(|value| config.server.limits.acquire_burst = Some(value))
+    ),
+    setting!(
         "sessions.lease_ttl",
         "LEASEHOLD_SESSIONS_LEASE_TTL",
         |config, text| parse(text).map(|value| config.sessions.lease_ttl = value)
@@ -198,6 +254,14 @@ pub const SETTINGS: &[Setting] = &[
         config.lease.holder = Some(text.into());
         Ok(())
     }),
+    setting!("lease.peers", "LEASEHOLD_PEERS", |config, text| {
+        parse_list(text).map(|value| config.lease.peers = value)
+    }),
+    setting!(
+        "lease.peer_listen",
+        "LEASEHOLD_PEER_LISTEN",
+        |config, text| { parse(text).map(|value| config.lease.peer_listen = Some(value)) }
+    ),
     setting!("log.level", "LEASEHOLD_LOG", |config, text| {
         config.log.level = text.into();
         Ok(())

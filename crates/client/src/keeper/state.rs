@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lease::{
     BootMillis, Clock, Lease, LeaseRef, Loss, Margin, OnOutage, Renewal, Standing, Tenure, Token,
+    Ttl,
 };
 use tokio::sync::watch;
 
@@ -94,7 +95,8 @@ impl Holding {
         margin_ms: Option<u64>,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        let tenure = tenure(&lease, sent, margin_ms);
+        let margin = margin(lease.ttl, margin_ms);
+        let tenure = Tenure::granted(sent, lease.ttl, margin, lease.on_outage);
         let holding = Self {
             clock,
             margin_ms,
@@ -166,11 +168,8 @@ impl Holding {
         let mut inner = self.lock();
         let now = self.clock.boot();
         if inner.standing(now) != Standing::Over {
-            if lease.ttl == inner.lease.ttl {
-                inner.tenure.renewed(sent);
-            } else {
-                inner.tenure = tenure(&lease, sent, self.margin_ms);
-            }
+            let margin = margin(lease.ttl, self.margin_ms);
+            inner.tenure.renewed(sent, lease.ttl, margin);
             inner.lease = lease;
             inner.uncertain = false;
             inner.peers = Peers::NotAsked;
@@ -290,9 +289,9 @@ impl Inner {
     }
 }
 
-fn tenure(lease: &Lease, sent: BootMillis, margin_ms: Option<u64>) -> Tenure {
-    let margin = margin_ms
-        .and_then(|millis| Margin::new(millis.min(lease.ttl.millis() / 2), lease.ttl).ok())
-        .unwrap_or_else(|| Margin::of(lease.ttl));
-    Tenure::granted(sent, lease.ttl, margin, lease.on_outage)
+/// The margin that was asked for, as far as the ttl allows it, or the usual one.
+fn margin(ttl: Ttl, asked_ms: Option<u64>) -> Margin {
+    asked_ms
+        .and_then(|millis| Margin::new(millis.min(ttl.millis() / 2), ttl).ok())
+        .unwrap_or_else(|| Margin::of(ttl))
 }

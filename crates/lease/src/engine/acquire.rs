@@ -301,9 +301,7 @@ impl Engine {
             let Some(waiter) = self.waiters.get(ticket) else {
                 continue;
             };
-            if waiter.deadline <= self.now {
-                continue;
-            }
+            // Also one whose time is over: until it is told so it waits, and it was first.
             let request = waiter.request.clone();
             match self.decide(&request, effects) {
                 Acquired::Refused(Refusal {
@@ -340,7 +338,15 @@ impl Engine {
         Some(waiter)
     }
 
-    /// A wait is over without a grant: the waiter learns who has the key.
+    /// The time of a wait is over: it gets what is free at this very moment, or learns why not.
+    pub(super) fn conclude(&mut self, ticket: Ticket, effects: &mut Effects) {
+        if let Some(waiter) = self.leave(ticket) {
+            let answer = self.decide(&waiter.request, effects);
+            effects.woken.push((ticket, answer));
+        }
+    }
+
+    /// A wait ends before its time and without a grant: the waiter learns who has the key.
     pub(super) fn give_up(&mut self, ticket: Ticket, effects: &mut Effects) {
         let Some(waiter) = self.leave(ticket) else {
             return;

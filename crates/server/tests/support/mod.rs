@@ -9,11 +9,12 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use lease::{Authority, UnixMillis};
 use leasehold_clock::Manual;
-use leasehold_server::{Options, Server, auth::TokenSpec};
+use leasehold_server::{App, Builder, Options, Server, auth::TokenSpec};
 use leasehold_store::embedded::{Embedded, Options as StoreOptions};
 use reqwest::{Method, Response, StatusCode};
 use serde_json::{Value, json};
 use tokio::{sync::oneshot, task::JoinHandle};
+use utoipa_axum::router::OpenApiRouter;
 
 pub const ADMIN: &str = "admin-secret";
 pub const WRITER: &str = "writer-secret";
@@ -76,7 +77,23 @@ pub async fn start_with(options: Options) -> Running {
 }
 
 pub async fn start_on(options: Options, clock: Manual, authority: Arc<dyn Authority>) -> Running {
-    let server = Server::builder()
+    start_built(Server::builder(), options, clock, authority).await
+}
+
+/// With one more door.
+pub async fn start_door(options: Options, door: OpenApiRouter<App>) -> Running {
+    let clock = clock();
+    let authority = memory(&clock);
+    start_built(Server::builder().door(door), options, clock, authority).await
+}
+
+async fn start_built(
+    builder: Builder,
+    options: Options,
+    clock: Manual,
+    authority: Arc<dyn Authority>,
+) -> Running {
+    let server = builder
         .options(options)
         .authority(authority.clone())
         .clock(Arc::new(clock.clone()))

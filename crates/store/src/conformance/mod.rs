@@ -73,6 +73,7 @@ macro_rules! conformance_tests {
                 l6_an_expiry_wakes_the_first
                 l6_a_revocation_wakes_the_first
                 l6_a_wait_ends_with_a_refusal
+                l6_a_wait_that_ends_with_the_lapse_is_answered_truly
                 l6_a_dropped_waiter_is_never_granted
                 l6_waiters_are_pending
                 l6_newcomers_do_not_overtake

@@ -194,7 +194,8 @@ BEGIN
 END $$;
 
 -- The key is free: the first waiter that can have all it wants gets it. One that could not be served
--- yet is passed over, and so is one whose replica has not shown itself for ten seconds.
+-- yet is passed over, and so is one whose replica has not shown itself for ten seconds. One whose time
+-- is over waits until it is told so: it was first.
 CREATE FUNCTION lh_serve(k text, n bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     w lease_waiters;
@@ -207,7 +208,7 @@ BEGIN
         SELECT waiting.* FROM lease_waiter_keys queue
         JOIN lease_waiters waiting ON waiting.ticket = queue.ticket
         JOIN lease_replicas alive ON alive.replica = waiting.replica
-        WHERE queue.key = k AND waiting.deadline_ms > n AND alive.seen_ms > n - 10000
+        WHERE queue.key = k AND alive.seen_ms > n - 10000
         ORDER BY queue.ticket
     LOOP
         EXIT WHEN EXISTS (SELECT FROM leases WHERE key = k AND status = 'active');
@@ -218,7 +219,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- A wait is over without a grant: the waiter learns who has the key.
+-- A wait ends before its time and without a grant: the waiter learns who has the key.
 CREATE FUNCTION lh_give_up(w lease_waiters, n bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     keys jsonb := lh_keys(w.request);
@@ -237,6 +238,19 @@ BEGIN
         END IF;
     END LOOP;
     PERFORM lh_answer(w, coalesce(answered, lh_refuse(keys ->> 0, '{"cause":"queue_full"}')));
+END $$;
+
+-- The time of a wait is over: it gets what is free at this very moment, or learns why not. Nothing is
+-- granted to a replica that has not shown itself for ten seconds.
+CREATE FUNCTION lh_conclude(w lease_waiters, n bigint) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM lease_replicas
+            WHERE replica = w.replica AND seen_ms > n - 10000) THEN
+        PERFORM lh_give_up(w, n);
+        RETURN;
+    END IF;
+    DELETE FROM lease_waiter_keys WHERE ticket = w.ticket;
+    PERFORM lh_answer(w, lh_decide(w.request, n));
 END $$;
 
 -- Expires a lease, and serves whoever waits.

@@ -153,13 +153,14 @@ local function is_listening(replica)
 end
 
 -- The key is free: the first waiter that can have all it wants gets it. One that could not be
--- served yet is passed over, since holding a part of its keys for it would block others.
+-- served yet is passed over, since holding a part of its keys for it would block others. One whose
+-- time is over waits until it is told so: it was first.
 local function serve(slot)
   if waiting == 0 then return end
   for _, name in ipairs(call('ZRANGE', QUEUE .. slot.key, 0, -1)) do
     if slot.live or slot.foreign then return end
     local waiter = waiter_of(name)
-    if waiter and waiter.deadline > now and is_listening(waiter.replica) then
+    if waiter and is_listening(waiter.replica) then
       local answer = decide(waiter.request)
       if not is_held(answer) then
         leave(name, waiter)
@@ -196,7 +197,7 @@ local function respect(slot)
   end
 end
 
--- A wait is over without a grant: the waiter learns who has the key.
+-- A wait ends before its time and without a grant: the waiter learns who has the key.
 local function give_up(name, waiter)
   leave(name, waiter)
   for _, key in ipairs(waiter.request.keys) do
@@ -204,6 +205,12 @@ local function give_up(name, waiter)
     if footing(waiter.request, slot) == 'held' then return refuse_held(slot) end
   end
   return {'R', waiter.request.keys[1], 'queue'}
+end
+
+-- The time of a wait is over: it gets what is free at this very moment, or learns why not.
+local function conclude(name, waiter)
+  leave(name, waiter)
+  return decide(waiter.request)
 end
 
 -- Why a token that is not the live one of its key is lost.

@@ -29,7 +29,8 @@ if waiting > 0 then
   for _, name in ipairs(call('ZRANGEBYSCORE', DEADLINES, '-inf', now, 'LIMIT', 0, most)) do
     local waiter = waiter_of(name)
     if waiter then
-      answer_wait(name, waiter, give_up(name, waiter))
+      local ending = is_listening(waiter.replica) and conclude or give_up
+      answer_wait(name, waiter, ending(name, waiter))
     else
       call('ZREM', DEADLINES, name)
     end
