@@ -30,7 +30,10 @@ Examples:
   leasehold serve                                         # 127.0.0.1:8740, state in the data folder
   leasehold serve --listen 0.0.0.0:8740 --tls-cert chain.pem --tls-key key.pem
   leasehold serve --store memory:                         # forgets everything at the end
-  LEASEHOLD_TOKENS='[{\"token\":\"…\",\"scopes\":[\"leases:write\"]}]' leasehold serve")]
+  LEASEHOLD_TOKENS='[{\"token\":\"…\",\"scopes\":[\"leases:write\"]}]' leasehold serve
+
+Limits, proxies, allowed networks and sessions are set in the file: `leasehold config show` lists
+everything, `leasehold config show --variables` the environment.")]
 pub struct Arguments {
     /// Where to listen [env: LEASEHOLD_LISTEN] [default: 127.0.0.1:8740]
     #[arg(long, value_name = "ADDR")]
