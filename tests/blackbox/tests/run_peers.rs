@@ -156,6 +156,31 @@ async fn l13_continue_stops_at_once_when_the_server_says_that_the_lease_is_gone(
 }
 
 #[tokio::test]
+async fn l13_continue_asks_nothing_of_its_program_while_all_is_well() {
+    let server = Server::start().await;
+    let script = "trap 'echo asked; exit 3' TERM; sleep 3 & wait $!; echo unasked";
+    let words = [
+        "run",
+        "--ttl",
+        "1s",
+        "--on-outage",
+        "continue:1m",
+        "job:x",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ];
+    let ran = server.run(&words).await;
+    assert_eq!(
+        (ran.code, ran.stdout.trim()),
+        (0, "unasked"),
+        "{}",
+        ran.stderr
+    );
+}
+
+#[tokio::test]
 async fn a_peer_that_is_no_address_and_a_taken_address_are_clear_errors() {
     let wrong = ["run", "--peer", "somewhere", "job:x", "--", "true"];
     let ran = run(&wrong, &[]).await;
