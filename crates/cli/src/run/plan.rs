@@ -33,13 +33,20 @@ impl Plan {
             .lease
             .margin
             .map_or(Margin::of(ttl).millis(), Period::millis);
-        // However long the grace: the program must not be asked to stop while renewals go as planned.
-        let most = (ttl.millis() - margin + certain)
-            .saturating_sub(ttl.millis() / 3 + ttl.millis() / 6 + lead);
+        let look = (ttl.millis() / 30).clamp(5, 500);
+        let trusted = ttl.millis() - margin;
+        let renewal = ttl.millis() / 3;
+        // However long the grace: the program must not be asked to stop while renewals go as planned,
+        // and with `continue` not before the others were asked and their answer was looked at.
+        let earliest = match on_outage {
+            OnOutage::Continue(_) => renewal + trusted.saturating_sub(renewal) * 3 / 4 + look,
+            OnOutage::FailClosed | OnOutage::Hold(_) => renewal + ttl.millis() / 6,
+        };
+        let most = (trusted + certain).saturating_sub(earliest + lead);
         Ok(Self {
             grace: grace.min(most),
             lead,
-            look: (ttl.millis() / 30).clamp(5, 500),
+            look,
         })
     }
 

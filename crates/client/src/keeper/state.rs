@@ -216,7 +216,10 @@ impl Holding {
 
     /// When the state may change by time alone, and whether peers are to be asked before that.
     /// `None` when it is over.
-    pub fn next_look(&self, lead_ms: u64) -> Option<Look> {
+    ///
+    /// With `continue` the others are asked half-way between the renewal that is missing and the
+    /// deadline: early enough that whoever must stop in time knows in time whether it must.
+    pub fn next_look(&self) -> Option<Look> {
         let inner = self.lock();
         if inner.lost.is_some() {
             return None;
@@ -224,9 +227,9 @@ impl Holding {
         let now = self.clock.boot();
         let deadline = inner.tenure.deadline();
         let continues = matches!(inner.tenure.on_outage(), OnOutage::Continue(_));
-        let lead_ms = lead_ms.min(inner.lease.ttl.millis() / 6);
+        let lead_ms = (deadline.since(inner.tenure.renew_at()) / 2).max(1);
         let ask_at = BootMillis::new(deadline.get().saturating_sub(lead_ms));
-        let ask = continues && now >= ask_at && inner.peers != Peers::CutOff;
+        let asks = continues && now >= ask_at && inner.peers != Peers::CutOff;
         let at = if continues && now < ask_at {
             ask_at
         } else if now < deadline {
@@ -234,7 +237,10 @@ impl Holding {
         } else {
             inner.tenure.stop_at()
         };
-        Some(Look { at, ask })
+        Some(Look {
+            at,
+            ask: asks.then_some(lead_ms),
+        })
     }
 
     fn publish(&self, inner: &mut Inner, standing: Standing) {
@@ -268,7 +274,8 @@ pub(super) struct Plan {
 /// When to look at a lease again.
 pub(super) struct Look {
     pub at: BootMillis,
-    pub ask: bool,
+    /// Peers are to be asked: how long before the deadline that began.
+    pub ask: Option<u64>,
 }
 
 impl Inner {
