@@ -47,7 +47,7 @@ pub fn run(verb: &Verb, shared: &Shared) -> Outcome {
         }
         Verb::Show { variables: true } => {
             for setting in config::SETTINGS {
-                println!("{:<40}{}", setting.variable, setting.path);
+                println!("{:<42}{}", setting.variable, setting.path);
             }
         }
         Verb::Show { variables: false } => {

@@ -42,7 +42,7 @@ const RETRY_MS: u64 = 200;
 Examples:
   leasehold run job:nightly -- ./backup.sh
   leasehold run --ttl 10s --wait 1m camera:front-door -- ffmpeg -i rtsp://… out.mp4
-  leasehold run --on-outage continue:10m --peer west:7421 --peer-listen 0.0.0.0:7421 feed:news -- ./feed
+  leasehold run --on-outage continue:10m --peer west:7421 feed:news -- ./feed
   leasehold run --on-outage hold:5m site:7 -- sh -c 'echo \"writing as $LEASEHOLD_FENCE\"; exec worker'
 
 Signals sent to leasehold (INT, TERM, HUP, QUIT, USR1, USR2) are passed on to the program. What the
