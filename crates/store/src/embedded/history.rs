@@ -46,13 +46,15 @@ pub(super) fn events(connection: &Connection, query: &EventQuery) -> Result<Even
         }
         ControlFlow::Continue(())
     };
+    // SQLite's numbers end earlier than ours; nothing comes after either end.
+    let after = query.after.min(Revision::new(i64::MAX.unsigned_abs()));
     match &query.key {
-        Some(key) => of_key(connection, key, query.after, take)?,
+        Some(key) => of_key(connection, key, after, take)?,
         None => scan(
             connection,
             "SELECT revision, at, kind, key, data FROM events
              WHERE revision > ?1 ORDER BY revision",
-            params![query.after.get()],
+            params![after.get()],
             take,
         )?,
     }
