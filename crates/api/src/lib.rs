@@ -10,6 +10,7 @@ pub mod authority;
 mod body;
 mod cameras;
 mod check;
+mod documents;
 mod events;
 mod fences;
 mod holders;
@@ -34,6 +35,9 @@ pub use acquire::{
 pub use body::{parse, parse_value};
 pub use cameras::{AvailableCameras, Camera, CameraList, Document, SiteSettings, SiteVersion};
 pub use check::Check;
+pub use documents::{
+    CameraDocument, MotionGatingDocument, ZoneDocument, ZoneKindWord, ZoneTestWord,
+};
 pub use events::{Event, EventList, History, Owner, Snapshot};
 pub use fences::{FenceCheck, FenceVerdict, FenceVerdicts, FencedToken, VerdictWord};
 pub use holders::{HolderList, HolderPresence, HolderRemoved, PresenceRequest};

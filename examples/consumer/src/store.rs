@@ -124,6 +124,16 @@ impl Store {
         Ok(count.unwrap_or_default())
     }
 
+    /// How many events took effect, and the revision of the last of them.
+    pub fn progress(&self) -> Result<(u64, u64), Error> {
+        let last = "SELECT place, revision FROM applied ORDER BY place DESC LIMIT 1";
+        let found = self
+            .connection
+            .query_row(last, [], |row| Ok((row.get(0)?, row.get(1)?)))
+            .optional()?;
+        Ok(found.unwrap_or_default())
+    }
+
     /// Everything that took effect, in that order.
     pub fn applied(&self) -> Result<Vec<Applied>, Error> {
         let mut statement = self.connection.prepare(

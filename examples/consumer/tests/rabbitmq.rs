@@ -1,6 +1,8 @@
 //! The consumer as a process, against a real broker: what comes twice, late or from an old owner, and
 //! ends in the middle.
 
+#![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
+
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
 use lapin::{
@@ -170,8 +172,6 @@ async fn rabbitmq_each_event_takes_effect_once_and_in_order_through_kills_and_a_
             _ => {}
         }
     }
-
-#![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
     let applied = until_applied(&state, EVENTS).await;
     assert!(process.is_running(), "it outlived the broker's restart");

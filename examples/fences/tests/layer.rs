@@ -1,5 +1,7 @@
 //! The tower layer on its own: what it lets in, and in which order.
 
+#![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
+
 use std::{convert::Infallible, sync::Arc};
 
 use axum::body::Body;
@@ -30,19 +32,19 @@ fn write(key: &str, token: u64) -> Request<Body> {
     request(&[(KEY_HEADER, key), (FENCE_HEADER, &token.to_string())])
 }
 
+type Answer = std::pin::Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+/// A fence around a service that says yes to everything.
 fn open(
     marks: &Marks,
 ) -> Fence<
-    impl Service<
-        Request<Body>,
-        Response = Response<Body>,
-        Error = Infallible,
-        Future: Send,
-    > + Clone
-    + Send,
+    impl Service<Request<Body>, Response = Response<Body>, Error = Infallible, Future = Answer>
+    + Clone
+    + Send
+    + use<>,
 > {
-    FenceLayer::new(marks.clone()).layer(service_fn(async |_: Request<Body>| {
-        Ok(Response::new(Body::from("done")))
+    FenceLayer::new(marks.clone()).layer(service_fn(|_: Request<Body>| -> Answer {
+        Box::pin(async { Ok(Response::new(Body::from("done"))) })
     }))
 }
 
@@ -51,7 +53,10 @@ async fn sent(marks: &Marks, request: Request<Body>) -> Result<(), Rejection> {
     match response.extensions().get::<Rejection>() {
         Some(rejection) => {
             assert_eq!(response.status(), rejection.status());
-            assert_eq!(response.headers()["content-type"], "application/problem+json");
+            assert_eq!(
+                response.headers()["content-type"],
+                "application/problem+json"
+            );
             Err(rejection.clone())
         }
         None => {
@@ -92,12 +97,24 @@ async fn what_is_missing_or_makes_no_sense_is_named() {
     for wrong in ["", "0", "-1", "1.5", "9007199254740992", "x"] {
         let rejection = refused(&[(KEY_HEADER, "d:1"), (FENCE_HEADER, wrong)]).await;
         assert!(
-            matches!(rejection, Rejection::Invalid { header: FENCE_HEADER, .. }),
+            matches!(
+                rejection,
+                Rejection::Invalid {
+                    header: FENCE_HEADER,
+                    ..
+                }
+            ),
             "{wrong}: {rejection}"
         );
     }
     let rejection = refused(&[(KEY_HEADER, "nocolon"), (FENCE_HEADER, "1")]).await;
-    assert!(matches!(rejection, Rejection::Invalid { header: KEY_HEADER, .. }));
+    assert!(matches!(
+        rejection,
+        Rejection::Invalid {
+            header: KEY_HEADER,
+            ..
+        }
+    ));
     assert!(marks.all().is_empty(), "nothing of this is remembered");
 }
 
@@ -116,8 +133,6 @@ async fn marks_survive_a_restart_when_they_are_restored_and_are_bounded() {
     assert_eq!(sent(&after, write("d:2", 1)).await, Err(Rejection::Full));
     sent(&after, write("d:1", 9)).await.unwrap();
 }
-
-#![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
 #[tokio::test]
 async fn a_newer_write_comes_after_an_older_one_that_was_let_in_already() {
@@ -142,7 +157,10 @@ async fn a_newer_write_comes_after_an_older_one_that_was_let_in_already() {
     let other = tokio::spawn(service.clone().oneshot(write("d:2", 4)));
     assert_eq!(beginnings.recv().await.unwrap(), "4");
     tokio::task::yield_now().await;
-    assert!(beginnings.try_recv().is_err(), "the newer one waits for its turn");
+    assert!(
+        beginnings.try_recv().is_err(),
+        "the newer one waits for its turn"
+    );
     go.notify_waiters();
     older.await.unwrap().unwrap();
     other.await.unwrap().unwrap();

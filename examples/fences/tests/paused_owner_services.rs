@@ -1,5 +1,7 @@
 //! A paused owner wakes up late and writes to a service: refused with the fence, and done without it.
 
+#![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
+
 mod support;
 
 use std::sync::{Arc, Mutex};
@@ -68,7 +70,10 @@ async fn the_tower_layer_refuses_a_paused_owner_and_without_it_its_write_gets_th
     let newest = fenced.lock().unwrap()[1].1;
     assert_eq!(marks.all(), [("document:fenced".parse().unwrap(), newest)]);
     assert_eq!(past, "written late");
-    assert_eq!(values(&control.lock().unwrap()), ["first", "second", "late"]);
+    assert_eq!(
+        values(&control.lock().unwrap()),
+        ["first", "second", "late"]
+    );
 }
 
 #[tokio::test]
@@ -82,8 +87,6 @@ async fn the_batch_endpoint_tells_a_paused_owners_message_from_its_successors() 
         fenced: true,
     };
     assert_eq!(course.late_write(&server).await, "written late");
-
-#![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
     let messages = received.lock().unwrap().clone();
     // Without asking, the late one would have been the last to be applied.

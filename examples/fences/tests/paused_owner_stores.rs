@@ -1,5 +1,7 @@
 //! A paused owner wakes up late and writes to a store: refused with the fence, and done without it.
 
+#![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
+
 mod support;
 
 use leasehold_fences::postgres::{DOCUMENTS_SQL, FENCE_SQL};
@@ -36,7 +38,10 @@ async fn postgres_refuses_a_paused_owner_and_without_the_fence_its_write_gets_th
         control.late_write(&server),
     );
 
-    assert!(fenced.starts_with("refused stale fencing token"), "{fenced}");
+    assert!(
+        fenced.starts_with("refused stale fencing token"),
+        "{fenced}"
+    );
     assert_eq!(postgres.psql_in("fenced", VALUE).await, "second");
     // Somebody who forgot to show its token does not get past the trigger either.
     assert!(forgotten.starts_with("failed"), "{forgotten}");
@@ -63,7 +68,11 @@ async fn postgres_lets_nothing_by_the_trigger_without_a_pass_in_the_same_transac
     refused(&format!("{} {insert}", pass("d:1", 5)), "fence_pass()").await;
     let both = format!("{} {} {insert}", pass("d:1", 5), pass("d:2", 5));
     database.psql(&both).await;
-    refused("UPDATE documents SET value = 'y' WHERE key = 'd:1'", "fence_pass()").await;
+    refused(
+        "UPDATE documents SET value = 'y' WHERE key = 'd:1'",
+        "fence_pass()",
+    )
+    .await;
     refused("DELETE FROM documents WHERE key = 'd:1'", "fence_pass()").await;
     // A pass for one key is none for another, also not when a row is moved.
     let moved = format!(
@@ -75,13 +84,25 @@ async fn postgres_lets_nothing_by_the_trigger_without_a_pass_in_the_same_transac
     let change = "UPDATE documents SET value = 'z' WHERE key = 'd:1'";
     database.psql(&format!("{} {change}", pass("d:1", 5))).await;
     database.psql(&format!("{} {change}", pass("d:1", 6))).await;
-    refused(&format!("{} {change}", pass("d:1", 5)), "stale fencing token 5").await;
+    refused(
+        &format!("{} {change}", pass("d:1", 5)),
+        "stale fencing token 5",
+    )
+    .await;
     // What was refused left no trace, and a pass does not outlive its transaction.
     let two = format!("BEGIN; {} COMMIT; {change}", pass("d:1", 6));
     refused(&two, "fence_pass()").await;
-    assert_eq!(database.psql("SELECT token FROM fence WHERE key = 'd:1'").await, "6");
+    assert_eq!(
+        database
+            .psql("SELECT token FROM fence WHERE key = 'd:1'")
+            .await,
+        "6"
+    );
     database
-        .psql(&format!("{} DELETE FROM documents WHERE key = 'd:1'", pass("d:1", 6)))
+        .psql(&format!(
+            "{} DELETE FROM documents WHERE key = 'd:1'",
+            pass("d:1", 6)
+        ))
         .await;
 }
 
@@ -129,8 +150,6 @@ async fn redis_takes_equal_and_newer_tokens_and_no_nonsense() {
     assert!(matches!(nonsense, leasehold_fences::WriteError::Failed(_)));
     assert_eq!(value(&redis, KEY).await, "d");
 }
-
-#![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
 async fn value(redis: &Redis, key: &str) -> String {
     let client = redis::Client::open(redis.url()).unwrap();

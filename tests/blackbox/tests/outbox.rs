@@ -8,7 +8,6 @@ mod cli_support;
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
-    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -65,10 +64,6 @@ impl World {
         child
     }
 
-    fn state(&self) -> PathBuf {
-        self.dir.join("consumer.sqlite3")
-    }
-
     fn settings(&self) -> Settings {
         Settings {
             amqp: self.broker.url(),
@@ -84,20 +79,16 @@ impl World {
             token: token.trim().to_owned(),
         }
     }
+}
 
-    /// How many events have taken effect at the consumer.
-    fn applied(&self) -> Vec<Applied> {
-        Store::open(&self.state()).unwrap().applied().unwrap()
-    }
-
-    async fn applied_more_than(&self, count: usize) -> usize {
-        let what = format!("more than {count} events have arrived");
-        wait::until_some(DRAIN, &what, async || {
-            let now = self.applied().len();
-            (now > count).then_some(now)
-        })
-        .await
-    }
+/// Waits until more events have taken effect at the consumer, and returns how many.
+async fn applied_more_than(store: &Store, count: u64) -> u64 {
+    let what = format!("more than {count} events have arrived");
+    wait::until_some(DRAIN, &what, async || {
+        let (now, _) = store.progress().unwrap();
+        (now > count).then_some(now)
+    })
+    .await
 }
 
 #[derive(Clone)]
@@ -189,8 +180,9 @@ async fn heavy_a_consumer_has_every_event_once_and_in_order_after_outage_and_kil
     leasehold_consumer::declare(&world.settings())
         .await
         .unwrap();
-    let store = Store::open(&world.state()).unwrap();
-    let consumer = tokio::spawn(leasehold_consumer::run(world.settings(), store));
+    let open = || Store::open(&world.dir.join("consumer.sqlite3")).unwrap();
+    let consumer = tokio::spawn(leasehold_consumer::run(world.settings(), open()));
+    let store = open();
     let mut server = world.serve().await;
     let api = world.api();
 
@@ -201,7 +193,7 @@ async fn heavy_a_consumer_has_every_event_once_and_in_order_after_outage_and_kil
     let clients: Vec<_> = (0..CLIENTS)
         .map(|number| tokio::spawn(load(api.clone(), number, grants.clone(), stop.clone())))
         .collect();
-    world.applied_more_than(100).await;
+    applied_more_than(&store, 100).await;
 
     // The broker goes away, and nobody who wants a lease notices.
     world.broker.stop().await;
@@ -215,13 +207,13 @@ async fn heavy_a_consumer_has_every_event_once_and_in_order_after_outage_and_kil
     world.broker.restart().await;
 
     // The server dies in the middle of the backlog, and again in the middle of what is left.
-    let mut arrived = world.applied().len();
+    let (mut arrived, _) = store.progress().unwrap();
     let mut backlogs = Vec::new();
     for _ in 0..KILLS {
-        arrived = world.applied_more_than(arrived).await;
+        arrived = applied_more_than(&store, arrived).await;
         let newest = api.newest().await;
         server.kill9();
-        let reached = world.applied().last().map_or(0, |event| event.revision);
+        let (_, reached) = store.progress().unwrap();
         backlogs.push(newest.saturating_sub(reached));
         server = world.serve().await;
     }
@@ -239,12 +231,12 @@ async fn heavy_a_consumer_has_every_event_once_and_in_order_after_outage_and_kil
     let expected = api.history(newest).await;
     let last = expected.last().unwrap().revision;
     wait::until(DRAIN, "the last event arrives", async || {
-        let applied = world.applied();
-        applied.last().is_some_and(|event| event.revision >= last)
+        store.progress().unwrap().1 >= last
     })
     .await;
-    let applied: Vec<Applied> = world
+    let applied: Vec<Applied> = store
         .applied()
+        .unwrap()
         .into_iter()
         .filter(|event| event.revision <= newest)
         .collect();
@@ -260,7 +252,6 @@ async fn heavy_a_consumer_has_every_event_once_and_in_order_after_outage_and_kil
         "every acknowledged grant was told: {:?}",
         tokens.difference(&told).collect::<Vec<_>>()
     );
-    let store = Store::open(&world.state()).unwrap();
     println!(
         "{} events, {} acknowledged grants ({granted} in {away} s without a broker), {} duplicates \
          dropped; backlog when killed: {backlogs:?}",

@@ -6,6 +6,7 @@ use std::{fs, path::PathBuf, time::Duration};
 
 use cli_support::Server;
 use leasehold_testkit::Program;
+use serde_json::json;
 
 /// How long it asks in an ordinary run; `make fuzz` sets `LEASEHOLD_FUZZ_SECONDS` to more.
 const SECONDS: u64 = 60;
@@ -38,6 +39,40 @@ fn before(report: &str, word: &str) -> Option<u64> {
     head.split_whitespace().next_back()?.parse().ok()
 }
 
+/// Something of every sort, so that questions can meet it.
+async fn furnish(server: &Server, token: &str) {
+    let site = "/tenants/fuzz/sites/fuzz";
+    let zone =
+        json!({"zone_id": 1, "name": "z", "kind": "include", "polygon": [[0, 0], [9, 0], [9, 9]]});
+    let runner = json!({
+        "runner_id": "runner", "tenant_id": "fuzz", "site_id": "fuzz", "deployment_group": "g",
+        "deployment_version": "1", "host": "127.0.0.1", "port": 1, "ttl_seconds": 3600,
+    });
+    let camera = json!({"camera_uuid": "camera", "rtsp_url": "rtsp://127.0.0.1/c"});
+    for (method, path, body) in [
+        ("POST", format!("{site}/cameras/"), camera),
+        ("POST", format!("{site}/zones/"), zone),
+        ("POST", "/runners/register/".to_owned(), runner),
+        (
+            "PUT",
+            "/holders/holder/".to_owned(),
+            json!({"ttl_seconds": 3600}),
+        ),
+    ] {
+        let response = reqwest::Client::new()
+            .request(
+                method.parse().expect("a method"),
+                format!("http://{}/api/v1{path}", server.address),
+            )
+            .bearer_auth(token)
+            .json(&body)
+            .send()
+            .await
+            .expect("the server is there");
+        assert!(response.status().is_success(), "{path}: {response:?}");
+    }
+}
+
 #[tokio::test]
 async fn heavy_schemathesis_finds_no_server_error_and_nothing_undocumented() {
     let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
@@ -48,10 +83,12 @@ async fn heavy_schemathesis_finds_no_server_error_and_nothing_undocumented() {
     );
     let mut server = Server::start().await;
     let admin = fs::read_to_string(server.data().join("admin.token")).expect("made at the start");
+    let admin = admin.trim();
+    furnish(&server, admin).await;
     let seconds = number("LEASEHOLD_FUZZ_SECONDS", SECONDS);
     let mut run = Program::new(program)
         .args(["run", &format!("http://{}/api/openapi.json", server.address)])
-        .args(["--header", &format!("Authorization: Bearer {}", admin.trim())])
+        .args(["--header", &format!("Authorization: Bearer {admin}")])
         .args(["--checks", CHECKS, "--exclude-path-regex", STREAMS])
         .args(["--max-time", &seconds.to_string()])
         .args(["--seed", &number("LEASEHOLD_FUZZ_SEED", SEED).to_string()])
