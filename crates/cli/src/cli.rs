@@ -9,7 +9,7 @@ use crate::{
     config::Config,
     doctor,
     exit::{Exit, Failure, Outcome},
-    lease, logging, man, nodes, poll, run, serve, settings, token, worker,
+    lease, logging, man, migrate, nodes, poll, run, serve, settings, token, worker,
 };
 
 const ABOUT: &str = "\
@@ -107,6 +107,7 @@ enum Verb {
     #[command(subcommand)]
     Token(token::Verb),
     Doctor(doctor::Arguments),
+    Migrate(migrate::Arguments),
     /// Check or show the configuration
     #[command(subcommand)]
     Config(settings::Verb),
@@ -158,6 +159,7 @@ impl Cli {
                 Verb::Lease(verb) => lease::run(verb, config).await,
                 Verb::Token(verb) => token::run(verb, config).await,
                 Verb::Doctor(arguments) => doctor::run(&arguments, config).await,
+                Verb::Migrate(arguments) => migrate::run(arguments).await,
                 Verb::Config(_) | Verb::Completions(_) | Verb::Man(_) => Ok(ExitCode::SUCCESS),
             }
         })

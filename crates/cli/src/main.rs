@@ -11,6 +11,7 @@ mod holder;
 mod lease;
 mod logging;
 mod man;
+mod migrate;
 mod nodes;
 mod poll;
 mod print;

@@ -262,7 +262,8 @@ fn scan(
     Ok(())
 }
 
-fn to_event(row: &Row<'_>) -> Result<Event, Failure> {
+/// An event from the columns revision, at, kind, key and data.
+pub(super) fn to_event(row: &Row<'_>) -> Result<Event, Failure> {
     let revision: u64 = row.get(0)?;
     let unreadable = |why| Failure::Row {
         table: "events",

@@ -429,7 +429,8 @@ fn write_records(
     Ok(())
 }
 
-fn next_slot(rows: &mut rusqlite::Rows<'_>) -> Result<Option<StoredSlot>, Failure> {
+/// The next slot of rows with the columns key and data.
+pub(super) fn next_slot(rows: &mut rusqlite::Rows<'_>) -> Result<Option<StoredSlot>, Failure> {
     let Some(row) = rows.next()? else {
         return Ok(None);
     };

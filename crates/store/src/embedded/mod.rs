@@ -6,8 +6,10 @@
 
 mod authority;
 mod error;
+mod export;
 mod guard;
 mod history;
+mod import;
 mod index;
 mod job;
 mod journal;
@@ -41,6 +43,7 @@ use readers::Readers;
 use tokio::sync::{mpsc, oneshot};
 
 pub use error::OpenError;
+pub(crate) use export::{Site, seal_in};
 pub use options::{History, OnDamage, Options};
 
 /// A handle on an embedded authority. Clones share it; it stops in good order with [`Embedded::close`],

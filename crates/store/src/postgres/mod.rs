@@ -9,7 +9,9 @@ mod check;
 mod connect;
 mod duty;
 mod error;
+mod export;
 mod feed;
+mod import;
 mod listen;
 mod migrate;
 mod options;
@@ -38,6 +40,7 @@ use read::Reader;
 use renew::Renewer;
 use writer::{Decided, Signals, Writer};
 
+pub(crate) use export::{Site, seal_in};
 pub use options::{Options, Unsafe, UrlError};
 
 /// How many connections decide: one for the queue, the rest for renewals.

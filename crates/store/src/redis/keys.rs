@@ -11,6 +11,7 @@
 //! | `lease:duty:expiry` | string | the replica that announces what lapsed | [`DUTY_TTL_MS`] |
 //! | `fence:<kind>:<id>` | string | the last token, for every other kind | until folded into the floor |
 //! | `leasehold:meta` | hash | revision, its base, last time, floor, waits, last ticket | for ever |
+//! | `leasehold:meta-parked` | hash | the same, while `leasehold:meta` says that the store is closed | a move |
 //! | `leasehold:events` | stream | the history; an entry's id is its revision | the newest ones |
 //! | `leasehold:lease:<kind>:<id>` | hash | the other facts of a key's newest lease | as its fence, at most |
 //! | `leasehold:expiry` | sorted set | keys by the time at which they lapse, or earlier | live leases |
@@ -109,6 +110,41 @@ impl Keys {
     /// What the plain keys of polling targets begin with.
     pub fn targets(&self) -> String {
         format!("{}session:", self.prefix)
+    }
+
+    /// What everything that only we use begins with.
+    pub fn own(&self) -> String {
+        format!("{}leasehold:", self.prefix)
+    }
+
+    /// The history.
+    pub fn events(&self) -> String {
+        format!("{}leasehold:events", self.prefix)
+    }
+
+    /// The kinds that ever had a record.
+    pub fn record_kinds(&self) -> String {
+        format!("{}leasehold:record-kinds", self.prefix)
+    }
+
+    /// The ids of one kind of records.
+    pub fn record_ids(&self, kind: &str) -> String {
+        format!("{}leasehold:record-ids:{kind}", self.prefix)
+    }
+
+    /// The polling targets that we wrote.
+    pub fn own_targets(&self) -> String {
+        format!("{}leasehold:targets", self.prefix)
+    }
+
+    /// What the tokens of polling targets begin with: those stay for ever.
+    pub fn fences(&self) -> String {
+        format!("{}poll:fence:", self.prefix)
+    }
+
+    /// What the plain keys of all other kinds begin with.
+    pub fn leases(&self) -> String {
+        format!("{}lease:", self.prefix)
     }
 
     /// The same page for the scripts: names, and the settings they go by.

@@ -12,9 +12,11 @@ mod checks;
 mod commands;
 mod duty;
 mod events;
+mod export;
 mod failure;
 mod feed;
 mod history;
+mod import;
 mod keys;
 mod link;
 mod list;
@@ -33,6 +35,7 @@ use tokio::{runtime::Handle, sync::OnceCell};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use address::{Address, Login};
+pub(crate) use export::{Site, seal_in};
 pub use options::Options;
 
 use feed::Feed;
