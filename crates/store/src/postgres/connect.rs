@@ -222,7 +222,15 @@ pub(super) async fn direct(
 }
 
 fn unreachable(error: &tokio_postgres::Error) -> Error {
-    Error::Unavailable(error::text(error))
+    let text = error::text(error);
+    // What PgBouncer says to the settings of a session, which it could not keep.
+    if text.contains("unsupported startup parameter") {
+        return Error::Broken(format!(
+            "a pooling proxy stands before the server and does not pass the settings of a session on \
+             ({text}): connect to the server itself"
+        ));
+    }
+    Error::Unavailable(text)
 }
 
 /// Moves bytes until the connection ends. A notification that finds the channel full is dropped:

@@ -7,7 +7,7 @@ use lease::{
     engine::{Ended, StoredSlot},
 };
 use tokio::sync::Mutex;
-use tokio_postgres::{Client, Row, types::ToSql};
+use tokio_postgres::{Client, Row, SimpleQueryMessage, types::ToSql};
 
 use super::{
     Options, check,
@@ -147,15 +147,22 @@ async fn exists(client: &Client, table: &str) -> Result<bool, Error> {
     get(&row, 0)
 }
 
+/// Asks with plain queries: this is the first that a server does, perhaps through a proxy that is yet
+/// to be found out.
 async fn read_seal(client: &Client) -> Result<Option<Seal>, Error> {
-    if !exists(client, "leasehold_seal").await? {
+    let ask = async |sql| {
+        let messages = client.simple_query(sql).await;
+        let messages = messages.map_err(|failed| error::reading(&failed))?;
+        Ok::<_, Error>(messages.into_iter().find_map(|message| match message {
+            SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+            _ => None,
+        }))
+    };
+    if ask("SELECT to_regclass('leasehold_seal')").await?.is_none() {
         return Ok(None);
     }
-    let row = client
-        .query_opt("SELECT seal FROM leasehold_seal", &[])
-        .await
-        .map_err(|failed| error::reading(&failed))?;
-    row.map(|row| row::json(get(&row, 0)?)).transpose()
+    let seal = ask("SELECT seal FROM leasehold_seal").await?;
+    seal.map(|seal| row::json(&seal)).transpose()
 }
 
 /// Whether a schema is closed to servers.
