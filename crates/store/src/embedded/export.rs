@@ -165,6 +165,9 @@ fn resumed(lease: &mut Lease, crashed: bool, now: UnixMillis) {
     }
 }
 
+/// What is not the servers' own.
+const OWN: &str = "key NOT LIKE 'duty:%'";
+
 fn count(connection: &Connection, sql: &str) -> Result<u64, Failure> {
     Ok(connection.query_row(sql, [], |row| row.get(0))?)
 }
@@ -191,7 +194,6 @@ impl Export for Site {
     fn head(&self) -> Answer<'_, Head> {
         Box::pin(self.work(|connection| {
             let state = read_state(connection)?;
-            const OWN: &str = "key NOT LIKE 'duty:%'";
             Ok(Head {
                 revision: state.revision,
                 base: Revision::ZERO,

@@ -132,7 +132,7 @@ impl Copy<'_> {
     }
 
     /// What was sent must be there.
-    async fn verify(&self) -> Result<(), Error> {
+    async fn verify(&mut self) -> Result<(), Error> {
         let there = self.target.head().await.map_err(from_target)?;
         for (what, expected, found) in [
             ("keys", self.report.keys, there.keys),

@@ -62,6 +62,7 @@ WHERE e.revision = ANY ($1)
     AND e.event_type IN ('lease_expired', 'lease_revoked', 'lease_released', 'lease_stolen')
 ON CONFLICT (lease_id) DO NOTHING";
 
+#[expect(clippy::needless_pass_by_value, reason = "as `map_err` hands it over")]
 fn failed(error: tokio_postgres::Error) -> Error {
     error::changing(&error)
 }

@@ -34,19 +34,24 @@ impl Site {
     }
 }
 
-/// An optional JSON text, as the scripts keep it.
 fn json(value: &impl serde::Serialize) -> Result<String, Error> {
     serde_json::to_string(value).map_err(|error| Error::Broken(error.to_string()))
+}
+
+/// None are kept as an empty text.
+fn labels(labels: &lease::Labels) -> Result<String, Error> {
+    if labels.is_empty() {
+        Ok(String::new())
+    } else {
+        json(labels)
+    }
 }
 
 fn add_slot(call: &mut Call, slot: &StoredSlot) -> Result<(), Error> {
     call.arg(slot.key.as_str()).number(slot.token.get());
     match (&slot.lease, &slot.ended) {
         (Some(lease), _) => {
-            let labels = match lease.labels.is_empty() {
-                true => String::new(),
-                false => json(&lease.labels)?,
-            };
+            let labels = labels(&lease.labels)?;
             let handoff = match &lease.handoff {
                 Some(handoff) => json(handoff)?,
                 None => String::new(),
@@ -95,10 +100,7 @@ fn add_event(call: &mut Call, event: &Event) -> Result<(), Error> {
         call.arg("0").arg(detail);
         return Ok(());
     };
-    let labels = match lease.labels.is_empty() {
-        true => String::new(),
-        false => json(&lease.labels)?,
-    };
+    let labels = labels(&lease.labels)?;
     // What events do not carry has its default.
     let terms = match event.kind {
         EventKind::LeaseAcquired => {
