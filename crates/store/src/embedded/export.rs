@@ -18,10 +18,12 @@ use super::{
     History, OpenError,
     guard::{self, Guard},
     history,
-    journal::{Failure, Journal, Place, key_of, next_slot, read_state},
+    journal::{Failure, Journal, key_of, next_slot},
     lock::{self, Lock},
+    place::Place,
     row,
     schema::DATABASE,
+    state::read_state,
 };
 use crate::migrate::{Export, Head, PAGE, Part, Seal};
 
@@ -205,7 +207,7 @@ impl Export for Site {
                 )?,
                 live: count(
                     connection,
-                    &format!("SELECT count(*) FROM slots WHERE holder IS NOT NULL AND {OWN}"),
+                    &format!("SELECT count(*) FROM slots WHERE live = 1 AND {OWN}"),
                 )?,
                 records: count(connection, "SELECT count(*) FROM records")?,
                 events: count(

@@ -7,8 +7,9 @@ use super::{
     History,
     export::Site,
     guard::Guard,
-    journal::{Failure, State, read_state, write_state},
+    journal::Failure,
     row,
+    state::{State, read_state, write_state},
 };
 use crate::migrate::{Arrival, Import, Seal, forgotten};
 
@@ -17,6 +18,7 @@ const NOTHING: State = State {
     revision: Revision::ZERO,
     floor: Token::ZERO,
     history_from: Revision::new(1),
+    indexed: Revision::ZERO,
     stopped: None,
     latest: UnixMillis::new(0),
 };
@@ -68,7 +70,7 @@ impl Import for Site {
             self.work(|connection| {
                 let before = read_state(connection)?;
                 let transaction = begin(connection)?;
-                for table in ["slots", "records", "events"] {
+                for table in ["slots", "records", "events", "event_keys"] {
                     transaction.execute(&format!("DELETE FROM {table}"), [])?;
                 }
                 write_state(&transaction, &before, &NOTHING)?;
@@ -87,12 +89,11 @@ impl Import for Site {
                     slot.ended = Some(forgotten(now));
                 }
                 let key = slot.key.clone();
-                let holder = slot.lease.as_ref().map(|lease| lease.holder.name.clone());
+                let live = slot.lease.is_some();
                 let mut insert = transaction.prepare_cached(
-                    "INSERT OR REPLACE INTO slots (key, holder, data) VALUES (?1, ?2, ?3)",
+                    "INSERT OR REPLACE INTO slots (key, live, data) VALUES (?1, ?2, ?3)",
                 )?;
-                let holder = holder.as_ref().map(lease::HolderName::as_str);
-                insert.execute(params![key.as_str(), holder, row::from_slot(slot)])?;
+                insert.execute(params![key.as_str(), live, row::from_slot(slot)])?;
             }
             Ok(transaction.commit()?)
         }))
@@ -132,12 +133,18 @@ impl Import for Site {
                     revision: arrival.event.revision,
                     floor: arrival.floor,
                     history_from: arrival.oldest,
+                    indexed: arrival.event.revision,
                     // As after an orderly stop: the leases' time goes on with the next start.
                     stopped: Some(now),
                     latest: now,
                 };
                 let transaction = begin(connection)?;
                 put_event(&transaction, &arrival.event)?;
+                transaction.execute(
+                    "INSERT OR IGNORE INTO event_keys (key, revision)
+                     SELECT key, revision FROM events ORDER BY key, revision",
+                    [],
+                )?;
                 write_state(&transaction, &before, &after)?;
                 Ok(transaction.commit()?)
             })
