@@ -6,7 +6,7 @@ use std::{
 };
 
 use leasehold_store::{
-    StoreUrl,
+    StoreUrl, UrlError,
     migrate::{self, Error, Options, Progress, Report, What},
 };
 
@@ -33,10 +33,10 @@ source can be served again. API tokens live in the data folder of each server, n
 pub struct Arguments {
     /// Where everything is: embedded:DIR, postgres://…, redis://…
     #[arg(long, value_name = "URL")]
-    from: StoreUrl,
+    from: String,
     /// Where everything is to be
     #[arg(long, value_name = "URL")]
-    to: StoreUrl,
+    to: String,
     /// Only look, and say what would be moved
     #[arg(long)]
     dry_run: bool,
@@ -64,6 +64,7 @@ pub async fn run(arguments: Arguments) -> Outcome {
         abort,
         format,
     } = arguments;
+    let (from, to) = (parse("from", &from)?, parse("to", &to)?);
     if abort {
         migrate::abort(&from, &to).await.map_err(failed)?;
         eprintln!("called off: {from} can be served again");
@@ -84,6 +85,12 @@ pub async fn run(arguments: Arguments) -> Outcome {
         show(&report)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Read here and not by the command line's own parser, which would repeat a password in its message.
+fn parse(name: &str, url: &str) -> Result<StoreUrl, Failure> {
+    url.parse()
+        .map_err(|error: UrlError| Failure::new(Exit::Usage, format!("--{name}: {error}")))
 }
 
 fn show(report: &Report) -> Result<(), Failure> {
@@ -127,7 +134,10 @@ const LINES: u64 = 10;
 impl Bar {
     fn show(&mut self, progress: Progress) {
         let Progress { what, done, of } = progress;
-        let of = of.max(done).max(1);
+        let of = of.max(done);
+        if of == 0 {
+            return;
+        }
         let terminal = std::io::stderr().is_terminal();
         let part = done * if terminal { WIDTH } else { LINES } / of;
         if self.drawn == Some((what, part)) {

@@ -1,10 +1,6 @@
 //! A store with something of everything in it, and whether all of it arrived.
 
-use std::{
-    collections::BTreeMap,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use lease::{
     Acquire, Authority, Event, EventKind, EventQuery, Grace, HandoffStep, Labels, Lease, LeaseRef,
@@ -12,11 +8,12 @@ use lease::{
     Transaction, UnixMillis, Verdict, Want, Write,
 };
 use leasehold_store::migrate::Report;
+use tokio::time::Instant;
 
 use super::stage::{acquire, close, holder, key, open, take_over, ttl};
 
 /// Lapses while the move is under way.
-const SHORT_MS: u64 = 300;
+const SHORT_MS: u64 = 1_500;
 /// How far a clock may be off when two moments are compared on a busy machine.
 const SLACK: Duration = Duration::from_millis(100);
 
