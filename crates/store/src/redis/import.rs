@@ -216,7 +216,8 @@ impl Import for Site {
             call.number(arrival.base.get())
                 .number(arrival.event.revision.get())
                 .number(now.get())
-                .number(arrival.floor.get());
+                .number(arrival.floor.get())
+                .number(arrival.oldest.get());
             add_event(&mut call, &arrival.event)?;
             self.run(&call, Repeat::Never).await
         })

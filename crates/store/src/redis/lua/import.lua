@@ -107,7 +107,7 @@ end
 if what == 'finish' then
   call('DEL', PARKED)
   call('HSET', PARKED, 'base', arg(), 'revision', arg(), 'now', arg(), 'floor', arg(),
-    'waiting', '0', 'ticket', '0')
+    'kept', arg(), 'waiting', '0', 'ticket', '0')
   event()
   call('RENAME', PARKED, META)
   return 1
