@@ -168,11 +168,18 @@ impl Engine {
                 Footing::Free
             };
         }
-        if *self.holders.get(grant.holder) == request.holder {
+        if self.is_holder(grant, request) {
             Footing::Own(slot)
         } else {
             Footing::Held(slot)
         }
+    }
+
+    /// The same holder: the same name and incarnation within the same tenant (L2). Names are not bound to
+    /// tenants, so a namesake in another tenant is somebody else.
+    fn is_holder(&self, grant: &Grant, request: &Acquire) -> bool {
+        *self.holders.get(grant.holder) == request.holder
+            && grant.labels.tenant() == request.labels.tenant()
     }
 
     fn over_limit(&self, request: &Acquire, new: usize) -> Option<Cause> {
@@ -221,7 +228,7 @@ impl Engine {
     /// A new grant, over whatever lapsed lease is still there, or over a live one by force.
     fn take(&mut self, slot: SlotIndex, request: &Acquire, effects: &mut Effects) -> Lease {
         if let Some(grant) = self.slots.get(slot).grant() {
-            if *self.holders.get(grant.holder) == request.holder && self.now >= grant.lapses_at() {
+            if self.is_holder(grant, request) && self.now >= grant.lapses_at() {
                 self.end(slot, Loss::Expired, EventKind::LeaseExpired, None, effects);
             } else {
                 let detail = request.force.clone();

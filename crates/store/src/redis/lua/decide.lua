@@ -3,6 +3,17 @@ local function has_waiters(slot)
   return waiting > 0 and call('EXISTS', QUEUE .. slot.key) == 1
 end
 
+local function tenant_of(labels)
+  if not labels or not find(labels, '"tenant"', 1, true) then return nil end
+  return cjson.decode(labels).tenant
+end
+
+-- The same holder: the same name and incarnation within the same tenant (L2).
+local function is_holder(slot, request)
+  return slot.name == request.name and slot.incarnation == request.incarnation
+    and tenant_of(slot.labels) == tenant_of(request.labels)
+end
+
 -- What stands on one key for one asker: 'free', 'own' or 'held'.
 local function footing(request, slot)
   if slot.foreign then return 'held' end
@@ -12,7 +23,7 @@ local function footing(request, slot)
     if has_waiters(slot) then return 'held' end
     return 'free'
   end
-  if slot.name == request.name and slot.incarnation == request.incarnation then return 'own' end
+  if is_holder(slot, request) then return 'own' end
   return 'held'
 end
 
@@ -46,8 +57,7 @@ end
 -- A new grant, over whatever lapsed lease is still there, or over a live one by force.
 local function take(slot, request)
   if slot.live then
-    if slot.name == request.name and slot.incarnation == request.incarnation
-      and now >= slot.lapses then
+    if is_holder(slot, request) and now >= slot.lapses then
       finish(slot, 'expired', 'lease_expired')
     else
       finish(slot, 'stolen', 'lease_stolen', request.force)
