@@ -3,7 +3,7 @@
 mod support;
 
 use serde_json::{Value, json};
-use support::{ADMIN, READER, WRITER, start};
+use support::{ADMIN, READER, TENANT_A, WRITER, start};
 
 #[tokio::test]
 async fn a_lease_lives_and_ends_through_the_door() {
@@ -440,4 +440,38 @@ async fn holders_are_there_until_their_ttl_is_over() {
         server.call(WRITER, "DELETE", path, Value::Null).await.0,
         404
     );
+}
+
+#[tokio::test]
+async fn l21_the_history_is_held_against_its_seals() {
+    let server = start().await;
+    let path = "/api/v1/leases/history/verify";
+    let lease = server.acquire("job", "sealed", "h").await;
+    let id = lease["lease_id"].as_str().unwrap();
+    let release = format!("/api/v1/leases/{id}/release/");
+    server.call(WRITER, "DELETE", &release, Value::Null).await;
+    for query in ["", "?key=job:sealed", "?after=1"] {
+        let (status, told) = server
+            .call(READER, "GET", &format!("{path}{query}"), Value::Null)
+            .await;
+        assert_eq!(status, 200, "{told}");
+        assert_eq!(told["sound"], true, "{told}");
+        assert_eq!(told["faults"], json!([]));
+        assert_eq!(told["unsealed"], 0);
+        assert_eq!(told["head"]["revision"], told["newest"]);
+        assert_eq!(told["head"]["digest"].as_str().unwrap().len(), 64);
+    }
+    for (token, query, expected) in [
+        (READER, "?key=nonsense", 400),
+        (READER, "?after=x", 400),
+        (READER, "?what=1", 400),
+        // The seals are over everybody's changes.
+        (TENANT_A, "", 403),
+        ("", "", 401),
+    ] {
+        let (status, problem) = server
+            .call(token, "GET", &format!("{path}{query}"), Value::Null)
+            .await;
+        assert_eq!(status.as_u16(), expected, "{query}: {problem}");
+    }
 }

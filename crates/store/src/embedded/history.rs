@@ -246,6 +246,26 @@ fn as_lease(granted: &Event, end: &Event) -> Option<Lease> {
     })
 }
 
+/// The next events after a revision.
+pub(super) fn scan_from(
+    connection: &Connection,
+    after: Revision,
+    limit: usize,
+) -> Result<Vec<Event>, Failure> {
+    let mut events = Vec::new();
+    scan(
+        connection,
+        "SELECT revision, at, kind, key, data FROM events
+         WHERE revision > ?1 ORDER BY revision LIMIT ?2",
+        params![after.get(), limit as u64],
+        |event| {
+            events.push(event);
+            ControlFlow::Continue(())
+        },
+    )?;
+    Ok(events)
+}
+
 fn scan(
     connection: &Connection,
     sql: &str,

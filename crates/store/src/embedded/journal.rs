@@ -13,6 +13,7 @@ use super::{
     retention,
     row::{self, Unreadable},
     schema::{CREATE, FORMAT, FROM_1},
+    seals::{self, Head},
     state::{State, read_state, values, write_state},
 };
 
@@ -71,6 +72,7 @@ pub(super) struct Journal {
     connection: Connection,
     state: State,
     index: KeyIndex,
+    sealed: Head,
     history: History,
     renewals: RenewalEvents,
 }
@@ -85,11 +87,13 @@ impl Journal {
             FORMAT => {}
             newer => return Err(Failure::Newer(newer)),
         }
+        let sealed = seals::open(&mut connection)?;
         Ok(Self {
             place: place.clone(),
             state: read_state(&connection)?,
             connection,
             index: KeyIndex::default(),
+            sealed,
             history,
             renewals,
         })
@@ -249,12 +253,10 @@ impl Journal {
     pub fn concerns(&self, effects: &Effects) -> bool {
         !effects.touched.is_empty()
             || !effects.forgotten.is_empty()
-            || effects.events.iter().any(|event| self.keeps(event))
-    }
-
-    /// Whether an event belongs into the history.
-    fn keeps(&self, event: &Event) -> bool {
-        event.kind != EventKind::LeaseRenewed || self.renewals == RenewalEvents::Kept
+            || effects
+                .events
+                .iter()
+                .any(|event| keeps(self.renewals, event))
     }
 
     /// Writes what a batch did. When this returns, it is durable.
@@ -301,6 +303,9 @@ impl Journal {
                 ])?;
             }
         }
+        let renewals = self.renewals;
+        let kept = effects.events.iter().filter(|event| keeps(renewals, event));
+        let sealed = seals::append(&transaction, self.sealed, kept)?;
         slots.extend(&effects.touched);
         slots.extend(&effects.forgotten);
         write_slots(&transaction, engine, &mut slots)?;
@@ -313,6 +318,7 @@ impl Journal {
         write_state(&transaction, &self.state, &state)?;
         transaction.commit()?;
         self.state = state;
+        self.sealed = sealed;
         Ok(())
     }
 
@@ -346,6 +352,11 @@ impl Journal {
         self.state = state;
         Ok(())
     }
+}
+
+/// Whether an event belongs into the history.
+fn keeps(renewals: RenewalEvents, event: &Event) -> bool {
+    event.kind != EventKind::LeaseRenewed || renewals == RenewalEvents::Kept
 }
 
 fn create(connection: &mut Connection) -> Result<(), Failure> {

@@ -20,6 +20,7 @@ mod readers;
 mod retention;
 mod row;
 mod schema;
+mod seals;
 mod start;
 mod state;
 mod time;

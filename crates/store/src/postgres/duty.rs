@@ -1,4 +1,4 @@
-//! The duties: expiring punctually (L12) and forgetting. Whichever replica holds the lease
+//! The duties: expiring punctually (L12), forgetting, and sealing the history. Whichever replica holds the lease
 //! `duty:expiry` does them, so the store's own background work is owned like everything else. Two
 //! replicas doing it at once would do no harm, since the database decides; it would only be waste.
 
@@ -12,7 +12,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Options, writer::Writer};
+use super::{Options, seals::Sealer, writer::Writer};
 
 /// How long the duty stays with a replica that fell silent.
 const TTL_MS: u64 = 5_000;
@@ -23,6 +23,8 @@ const EXPIRIES: u32 = 2_000;
 /// How often old things are forgotten, and how many in one statement.
 const FORGET_INTERVAL: Duration = Duration::from_secs(10);
 const FORGOTTEN: u32 = 1_000;
+/// How long an event may stay unsealed: until then its change would not show.
+const SEAL_INTERVAL: Duration = Duration::from_secs(1);
 /// The pause after a failure.
 const PAUSE: Duration = Duration::from_millis(200);
 /// How long giving the duty back may take when the store is closed.
@@ -30,10 +32,12 @@ const GOODBYE: Duration = Duration::from_secs(1);
 
 pub(super) struct Duty {
     writer: Writer,
+    sealer: Sealer,
     request: Acquire,
     timer: Arc<Notify>,
     forget: Forget,
     next_forget: Instant,
+    next_seal: Instant,
 }
 
 #[derive(Serialize)]
@@ -61,6 +65,7 @@ struct Forgot {
 impl Duty {
     pub fn new(
         writer: Writer,
+        sealer: Sealer,
         options: &Options,
         replica: &str,
         timer: Arc<Notify>,
@@ -73,6 +78,7 @@ impl Duty {
         );
         Ok(Self {
             writer,
+            sealer,
             request,
             timer,
             forget: Forget {
@@ -83,6 +89,7 @@ impl Duty {
                 from: String::new(),
             },
             next_forget: Instant::now(),
+            next_seal: Instant::now(),
         })
     }
 
@@ -148,6 +155,17 @@ impl Duty {
         if Instant::now() >= self.next_forget {
             self.forget().await?;
         }
+        if Instant::now() >= self.next_seal {
+            let more = self.sealer.round().await.unwrap_or_else(|error| {
+                tracing::warn!(%error, "the history cannot be sealed");
+                false
+            });
+            self.next_seal = Instant::now();
+            if !more {
+                self.next_seal += SEAL_INTERVAL;
+            }
+        }
+        let until = until.min(self.next_seal);
         let left = ticked
             .next
             .map(|next| Duration::from_millis(next.saturating_sub(decided.at.get())));

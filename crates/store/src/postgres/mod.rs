@@ -3,7 +3,7 @@
 //!
 //! * `migrations/` holds the tables and the functions that decide; their outcomes are the kernel's.
 //! * [`writer`] sends what is queued as one statement; [`renew`] keeps many leases with one more.
-//! * [`read`] and [`watch`] look; [`listen`] hears of other replicas; [`duty`] expires and forgets.
+//! * [`read`] and [`watch`] look; [`listen`] hears of other replicas; [`duty`] expires, forgets and seals.
 
 mod check;
 mod connect;
@@ -16,6 +16,7 @@ mod options;
 mod read;
 mod renew;
 mod row;
+mod seals;
 mod waits;
 mod watch;
 mod writer;
@@ -26,7 +27,7 @@ use lease::{
     Acquire, Acquired, Answer, Authority, Capabilities, Committed, Departure, Error, EventPage,
     EventQuery, HandoffState, HandoffStep, Invalid, Key, Lease, LeaseId, LeaseQuery, LeaseRef,
     Page, Record, RecordQuery, Renew, Renewals, Renewed, Revision, Revoke, Token, Transaction,
-    UnixMillis, Verdict, Watch, engine::RenewalEvents,
+    UnixMillis, Verdict, Watch, engine::RenewalEvents, history::SealPage,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -36,6 +37,7 @@ use feed::Feed;
 use listen::Hearers;
 use read::Reader;
 use renew::Renewer;
+use seals::Sealer;
 use writer::{Decided, Signals, Writer};
 
 pub use options::{Options, Unsafe, UrlError};
@@ -91,7 +93,14 @@ impl Postgres {
         let closed = CancellationToken::new();
         let timer = Arc::default();
         if options.duties {
-            let duty = Duty::new(writer.clone(), &options, &replica, Arc::clone(&timer))?;
+            let sealer = Sealer::new(reader.clone());
+            let duty = Duty::new(
+                writer.clone(),
+                sealer,
+                &options,
+                &replica,
+                Arc::clone(&timer),
+            )?;
             tokio::spawn(duty.run(closed.clone()));
         }
         let hearers = Hearers {
@@ -295,6 +304,10 @@ impl Authority for Postgres {
 
     fn events(&self, query: EventQuery) -> Answer<'_, EventPage> {
         Box::pin(async move { self.reader.events(&query).await })
+    }
+
+    fn seals(&self, after: Revision, limit: usize) -> Answer<'_, SealPage> {
+        Box::pin(self.reader.seals(after, limit))
     }
 
     fn watch(&self, from: Option<Revision>) -> Answer<'_, Watch> {

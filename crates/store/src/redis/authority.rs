@@ -4,6 +4,7 @@ use lease::{
     Acquire, Acquired, Answer, Authority, Capabilities, Committed, Departure, EventPage,
     EventQuery, HandoffState, HandoffStep, Key, Lease, LeaseId, LeaseQuery, LeaseRef, Page, Record,
     RecordQuery, Renew, Renewed, Revision, Revoke, Token, Transaction, UnixMillis, Verdict, Watch,
+    history::SealPage,
 };
 
 use super::{Redis, waits, watch};
@@ -71,6 +72,10 @@ impl Authority for Redis {
 
     fn events(&self, query: EventQuery) -> Answer<'_, EventPage> {
         Box::pin(self.inner.events(query))
+    }
+
+    fn seals(&self, after: Revision, limit: usize) -> Answer<'_, SealPage> {
+        Box::pin(self.inner.seals(after, limit))
     }
 
     fn watch(&self, from: Option<Revision>) -> Answer<'_, Watch> {

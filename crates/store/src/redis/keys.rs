@@ -12,6 +12,7 @@
 //! | `fence:<kind>:<id>` | string | the last token, for every other kind | until folded into the floor |
 //! | `leasehold:meta` | hash | revision, its base, last time, floor, waits, last ticket | for ever |
 //! | `leasehold:events` | stream | the history; an entry's id is its revision | the newest ones |
+//! | `leasehold:seals` | stream | digests over the history; an entry's id is the last revision it covers | as those events |
 //! | `leasehold:lease:<kind>:<id>` | hash | the other facts of a key's newest lease | as its fence, at most |
 //! | `leasehold:expiry` | sorted set | keys by the time at which they lapse, or earlier | live leases |
 //! | `leasehold:index` | sorted set | keys in their order | live leases |
@@ -117,6 +118,7 @@ impl Keys {
         for (name, key) in [
             ("META", "leasehold:meta"),
             ("EVENTS", "leasehold:events"),
+            ("SEALS", "leasehold:seals"),
             ("SIDE", "leasehold:lease:"),
             ("EXPIRY", "leasehold:expiry"),
             ("INDEX", "leasehold:index"),

@@ -21,6 +21,7 @@ mod list;
 mod options;
 mod resolve;
 mod scripts;
+mod seals;
 mod waits;
 mod watch;
 mod wire;

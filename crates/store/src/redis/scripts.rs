@@ -5,6 +5,7 @@ use super::{keys::Keys, options::Options};
 const CORE: &str = include_str!("lua/core.lua");
 const DECIDE: &str = include_str!("lua/decide.lua");
 const RECORDS: &str = include_str!("lua/records.lua");
+const SEALS: &str = include_str!("lua/seals.lua");
 const VIEW: &str = include_str!("lua/view.lua");
 
 /// A script and the digest by which Redis knows it.
@@ -31,6 +32,8 @@ pub(super) struct Scripts {
     pub record: Script,
     pub snapshot: Script,
     pub history: Script,
+    pub seal: Script,
+    pub sealed: Script,
 }
 
 impl Scripts {
@@ -58,6 +61,8 @@ impl Scripts {
             record: script(&[CORE, RECORDS, include_str!("lua/record.lua")]),
             snapshot: script(&[CORE, VIEW, RECORDS, include_str!("lua/snapshot.lua")]),
             history: script(&[CORE, include_str!("lua/history.lua")]),
+            seal: script(&[CORE, SEALS, include_str!("lua/seal.lua")]),
+            sealed: script(&[CORE, SEALS, include_str!("lua/sealed.lua")]),
         }
     }
 }
