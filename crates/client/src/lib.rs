@@ -49,6 +49,7 @@ mod error;
 pub mod keeper;
 mod leases;
 mod remote;
+mod sites;
 mod sse;
 pub mod stream;
 mod tls;
