@@ -36,7 +36,6 @@ fn filled(path: &str, lease: &str) -> String {
     })
 }
 
-#[tokio::test]
 async fn no_route_shows_or_changes_what_another_tenant_has() {
     let server = start().await;
     server.runner("b", "b-site", "b-runner", 4).await;
@@ -157,7 +156,6 @@ async fn picture(server: &support::Running) -> Vec<Value> {
     all
 }
 
-#[tokio::test]
 async fn one_tenant_cannot_take_the_name_of_another_ones_camera() {
     let server = start().await;
     server.camera("b", "s", "cam-1").await;
@@ -174,3 +172,8 @@ async fn one_tenant_cannot_take_the_name_of_another_ones_camera() {
         .await;
     assert_eq!(status, 404);
 }
+
+on_every_home!(
+    no_route_shows_or_changes_what_another_tenant_has,
+    one_tenant_cannot_take_the_name_of_another_ones_camera,
+);
