@@ -1,4 +1,4 @@
-//! The kernel's interface, each call one script.
+//! The kernel's interface, each call one step of a script.
 
 use lease::{
     Acquire, Acquired, Answer, Authority, Capabilities, Committed, Departure, EventPage,
@@ -6,7 +6,7 @@ use lease::{
     RecordQuery, Renew, Renewed, Revision, Revoke, Token, Transaction, UnixMillis, Verdict, Watch,
 };
 
-use super::{Redis, waits, watch};
+use super::{Redis, commands, waits, watch};
 
 impl Authority for Redis {
     fn capabilities(&self) -> Capabilities {
@@ -26,7 +26,7 @@ impl Authority for Redis {
     }
 
     fn release(&self, lease: LeaseRef) -> Answer<'_, bool> {
-        Box::pin(self.inner.release(lease))
+        Box::pin(commands::release(&self.inner, lease))
     }
 
     fn revoke(&self, request: Revoke) -> Answer<'_, Option<Lease>> {

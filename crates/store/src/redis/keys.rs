@@ -12,7 +12,7 @@
 //! | `fence:<kind>:<id>` | string | the last token, for every other kind | until folded into the floor |
 //! | `leasehold:meta` | hash | revision, its base, last time, floor, waits, last ticket | for ever |
 //! | `leasehold:events` | stream | the history; an entry's id is its revision | the newest ones |
-//! | `leasehold:lease:<kind>:<id>` | hash | the other facts of a key's newest lease | as its fence, at most |
+//! | `leasehold:lease:<kind>:<id>` | string | the other facts of a key's newest lease, see [`FACTS`] | as its fence, at most |
 //! | `leasehold:expiry` | sorted set | keys by the time at which they lapse, or earlier | live leases |
 //! | `leasehold:index` | sorted set | keys in their order | live leases |
 //! | `leasehold:holder:<name>` | sorted set | `<incarnation>\|<kind>:<id>` | live leases |
@@ -48,6 +48,13 @@ const FOREIGN_LOOK_MS: u64 = 250;
 
 /// How many may wait for one key: as in the kernel.
 const MAX_WAITERS: usize = 4096;
+
+/// How many facts a key's string holds, each but the last before the character 31, which none of
+/// them can have: how its lease ended (nothing while it is live), token, holder, incarnation, expiry,
+/// last renewal or 0, ttl, outage policy, grace, handoff as JSON, lease id, whether death releases
+/// it, time of the grant, labels as JSON; last, any text: the holder's report, or once the lease has
+/// ended why.
+pub(super) const FACTS: usize = 15;
 
 /// Where plain names begin: nothing on a plain server, a hash tag on a cluster, so that all keys
 /// of one command share a slot.
@@ -87,14 +94,6 @@ impl Keys {
     /// The channel on which a replica hears about its waiters.
     pub fn wake(&self, replica: &str) -> String {
         format!("{}leasehold:wake:{replica}", self.prefix)
-    }
-
-    /// The plain key of a lease, as other programs know it.
-    pub fn plain(&self, key: &lease::Key) -> String {
-        match key.kind() {
-            "poll" | "node" => self.listed(key.kind()) + key.id(),
-            _ => format!("{}lease:{key}", self.prefix),
-        }
     }
 
     /// What the plain keys of the documented kinds begin with: other programs may hold some, so a
@@ -149,6 +148,8 @@ impl Keys {
             engine::RenewalEvents::Kept => "'kept'",
         };
         declare(&mut page, "RENEWALS", renewals);
+        let facts = r"([^\31]*)\31".repeat(FACTS - 1);
+        declare(&mut page, "PACKED", &format!("'^{facts}(.*)$'"));
         for (name, number) in [
             ("HISTORY", options.history),
             ("IDLE_KEYS", options.idle_keys as u64),
@@ -167,9 +168,13 @@ impl Keys {
 
 /// The plain key and the fence of a lease's key.
 const NAMES: &str = "
-local function names(key, kind, id)
-  if kind == 'poll' then return POLL_LEASE .. id, POLL_FENCE .. id end
-  if kind == 'node' then return POLL_NODE .. id, FENCE .. key end
+local function names(key)
+  local head = string.sub(key, 1, 5)
+  if head == 'poll:' then
+    local id = string.sub(key, 6)
+    return POLL_LEASE .. id, POLL_FENCE .. id
+  end
+  if head == 'node:' then return POLL_NODE .. string.sub(key, 6), FENCE .. key end
   return LEASE .. key, FENCE .. key
 end
 ";

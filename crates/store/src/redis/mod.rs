@@ -8,6 +8,7 @@
 
 mod address;
 mod authority;
+mod batch;
 mod checks;
 mod commands;
 mod duty;
@@ -35,6 +36,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 pub use address::{Address, Login};
 pub use options::Options;
 
+use batch::Batches;
 use feed::Feed;
 use keys::Keys;
 use link::{Call, Link, Repeat};
@@ -57,6 +59,7 @@ struct Inner {
     /// This server among those that share the store: new on every start.
     replica: String,
     waits: Waits,
+    batches: Batches,
     feed: OnceCell<Feed>,
     capabilities: Capabilities,
     runtime: Handle,
@@ -79,6 +82,7 @@ impl Redis {
             link,
             replica: uuid::Uuid::new_v4().simple().to_string(),
             waits: Waits::default(),
+            batches: Batches::default(),
             feed: OnceCell::new(),
             capabilities,
             runtime: Handle::current(),

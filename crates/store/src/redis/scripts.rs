@@ -1,7 +1,9 @@
-//! One script per command, each a tail behind the parts that it stands on.
+//! One script per command (acquires and releases share one, which decides several of them in a
+//! step), each a tail behind the parts that it stands on.
 
 use super::{keys::Keys, options::Options};
 
+const USUAL: &str = include_str!("lua/usual.lua");
 const CORE: &str = include_str!("lua/core.lua");
 const DECIDE: &str = include_str!("lua/decide.lua");
 const RECORDS: &str = include_str!("lua/records.lua");
@@ -15,12 +17,11 @@ pub(super) struct Script {
 
 /// All scripts, with this store's names and settings in front.
 pub(super) struct Scripts {
-    pub acquire: Script,
+    pub apply: Script,
     pub wait: Script,
     pub abandon: Script,
     pub beat: Script,
     pub renew: Script,
-    pub release: Script,
     pub revoke: Script,
     pub depart: Script,
     pub handoff: Script,
@@ -42,12 +43,11 @@ impl Scripts {
             Script { text, sha }
         };
         Self {
-            acquire: script(&[CORE, DECIDE, include_str!("lua/acquire.lua")]),
+            apply: script(&[USUAL, CORE, DECIDE, include_str!("lua/apply.lua")]),
             wait: script(&[CORE, DECIDE, include_str!("lua/wait.lua")]),
             abandon: script(&[CORE, DECIDE, include_str!("lua/abandon.lua")]),
             beat: script(&[CORE, DECIDE, include_str!("lua/beat.lua")]),
             renew: script(&[CORE, DECIDE, include_str!("lua/renew.lua")]),
-            release: script(&[CORE, DECIDE, include_str!("lua/release.lua")]),
             revoke: script(&[CORE, DECIDE, include_str!("lua/revoke.lua")]),
             depart: script(&[CORE, DECIDE, include_str!("lua/depart.lua")]),
             handoff: script(&[CORE, DECIDE, include_str!("lua/handoff.lua")]),

@@ -1,4 +1,14 @@
 -- Granting, waiting and losing: the same decisions as the kernel's engine makes.
+
+-- By bytes, whatever the locale of the server says.
+local function before(a, b)
+  for place = 1, math.min(#a, #b) do
+    local x, y = string.byte(a, place), string.byte(b, place)
+    if x ~= y then return x < y end
+  end
+  return #a < #b
+end
+
 local function has_waiters(slot)
   return waiting > 0 and call('EXISTS', QUEUE .. slot.key) == 1
 end
@@ -32,13 +42,16 @@ local function over_limit(request, new)
   local limit = tonumber(request.limit)
   local first = request.keys[1]
   local kind = sub(first, 1, find(first, ':', 1, true))
-  local held = 0
+  local held, keys = 0, {}
+  flush()
   for _, member in ipairs(call('ZRANGE', HOLDER .. request.name, 0, -1)) do
     local key = sub(member, find(member, '|', 1, true) + 1)
-    if sub(key, 1, #kind) == kind then
-      local slot = load(key)
-      if slot.live and not slot.tampered and now < slot.lapses then held = held + 1 end
-    end
+    if sub(key, 1, #kind) == kind then keys[#keys + 1] = key end
+  end
+  fetch(keys)
+  for _, key in ipairs(keys) do
+    local slot = load(key)
+    if slot.live and not slot.tampered and now < slot.lapses then held = held + 1 end
   end
   return held + new > limit
 end
