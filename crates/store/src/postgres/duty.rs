@@ -12,7 +12,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Options, writer::Writer};
+use super::{Options, connect::Database, row, writer::Writer};
 
 /// How long the duty stays with a replica that fell silent.
 const TTL_MS: u64 = 5_000;
@@ -28,8 +28,15 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// How long giving the duty back may take when the store is closed.
 const GOODBYE: Duration = Duration::from_secs(1);
 
+/// When the lease of the oldest key ended that is one too many to remember. Asked outside of any
+/// decision, since it looks at all of them.
+const SURPLUS: &str = "SELECT CASE WHEN (SELECT count(*) FROM lease_fences) > $1 THEN \
+    (SELECT ended_ms FROM lease_fences ORDER BY ended_ms DESC OFFSET $1 LIMIT 1) END";
+
 pub(super) struct Duty {
     writer: Writer,
+    database: Database,
+    idle_keys: i64,
     request: Acquire,
     timer: Arc<Notify>,
     forget: Forget,
@@ -42,6 +49,8 @@ struct Forget {
     history_ms: u64,
     history_events: u64,
     idle_ms: u64,
+    /// Keys whose lease ended no later than this are too many.
+    idle_until: Option<i64>,
     from: String,
 }
 
@@ -61,6 +70,7 @@ struct Forgot {
 impl Duty {
     pub fn new(
         writer: Writer,
+        database: Database,
         options: &Options,
         replica: &str,
         timer: Arc<Notify>,
@@ -73,6 +83,8 @@ impl Duty {
         );
         Ok(Self {
             writer,
+            database,
+            idle_keys: i64::try_from(options.idle_keys).unwrap_or(i64::MAX),
             request,
             timer,
             forget: Forget {
@@ -80,6 +92,7 @@ impl Duty {
                 history_ms: options.history_ms,
                 history_events: options.history_events,
                 idle_ms: options.idle_ms,
+                idle_until: None,
                 from: String::new(),
             },
             next_forget: Instant::now(),
@@ -161,6 +174,13 @@ impl Duty {
 
     /// Forgets a part of what is too old.
     async fn forget(&mut self) -> Result<(), Error> {
+        if self.forget.from.is_empty() {
+            let rows = self.database.read(SURPLUS, &[&self.idle_keys]).await?;
+            self.forget.idle_until = match rows.first() {
+                Some(row) => row::get(row, 0)?,
+                None => None,
+            };
+        }
         let decided = self.writer.decide("forget", &self.forget, 1, false).await?;
         let forgot: Forgot = decided.outcome()?;
         let more = forgot.events >= FORGOTTEN || forgot.leases >= FORGOTTEN;

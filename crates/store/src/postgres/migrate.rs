@@ -13,6 +13,7 @@ const STEPS: &[(&str, &str)] = &[
     ("V3__waiters", include_str!("migrations/V3__waiters.sql")),
     ("V4__commands", include_str!("migrations/V4__commands.sql")),
     ("V5__apply", include_str!("migrations/V5__apply.sql")),
+    ("V6__usual", include_str!("migrations/V6__usual.sql")),
 ];
 
 /// Who migrates waits here for whoever was first, and then finds nothing to do.

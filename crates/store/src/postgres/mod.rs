@@ -2,7 +2,8 @@
 //! one truth and none is special.
 //!
 //! * `migrations/` holds the tables and the functions that decide; their outcomes are the kernel's.
-//! * [`writer`] sends what is queued as one statement; [`renew`] keeps many leases with one more.
+//! * [`writer`] sends what is queued as one statement, which decides the [`usual`] part of it at once;
+//!   [`renew`] keeps many leases with one more.
 //! * [`read`] and [`watch`] look; [`listen`] hears of other replicas; [`duty`] expires and forgets.
 
 mod check;
@@ -16,6 +17,7 @@ mod options;
 mod read;
 mod renew;
 mod row;
+mod usual;
 mod waits;
 mod watch;
 mod writer;
@@ -69,7 +71,7 @@ impl Postgres {
                 check::sentence(*danger)
             );
         }
-        let deciding = Database::new(&options, &tls, options.connections.clamp(2, DECIDING))?;
+        let deciding = Database::deciding(&options, &tls, options.connections.clamp(2, DECIDING))?;
         let reader = Reader {
             database: Database::new(&options, &tls, options.connections)?,
         };
@@ -91,7 +93,9 @@ impl Postgres {
         let closed = CancellationToken::new();
         let timer = Arc::default();
         if options.duties {
-            let duty = Duty::new(writer.clone(), &options, &replica, Arc::clone(&timer))?;
+            let database = reader.database.clone();
+            let timer = Arc::clone(&timer);
+            let duty = Duty::new(writer.clone(), database, &options, &replica, timer)?;
             tokio::spawn(duty.run(closed.clone()));
         }
         let hearers = Hearers {
@@ -114,6 +118,14 @@ impl Postgres {
             dangers,
             closed,
         })
+    }
+
+    fn acquired(&self, decided: &Decided) -> Result<Acquired, Error> {
+        let acquired: Acquired = decided.outcome()?;
+        if let Acquired::Granted { leases, .. } = &acquired {
+            self.tell_renewed(leases, decided);
+        }
+        Ok(acquired)
     }
 
     /// Tells watchers here that an acquire or a handoff kept what its holder had already.
@@ -178,15 +190,22 @@ impl Authority for Postgres {
             check_acquire(&request)?;
             let keys = request.want.keys().len();
             let may_wait = request.wait_ms > 0;
+            if let Some(key) = usual::key_of(&request) {
+                let name = "acquire";
+                let decided = self.writer.decide_usual(name, &request, key).await?;
+                if let Some(lease) = usual::granted(&request, key, &decided)? {
+                    return Ok(Acquired::Granted {
+                        leases: vec![lease],
+                        fresh: true,
+                    });
+                }
+                return self.acquired(&decided);
+            }
             let decided = self
                 .writer
                 .decide("acquire", &request, keys, may_wait)
                 .await?;
-            let acquired: Acquired = decided.outcome()?;
-            if let Acquired::Granted { leases, .. } = &acquired {
-                self.tell_renewed(leases, &decided);
-            }
-            Ok(acquired)
+            self.acquired(&decided)
         })
     }
 
@@ -205,7 +224,7 @@ impl Authority for Postgres {
     fn release(&self, lease: LeaseRef) -> Answer<'_, bool> {
         Box::pin(async move {
             self.writer
-                .decide("release", &lease, 1, false)
+                .decide_usual("release", &lease, &lease.key)
                 .await?
                 .outcome()
         })

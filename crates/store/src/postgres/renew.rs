@@ -49,16 +49,20 @@ impl Renewer {
         }
     }
 
+    /// The names are no way to a lease here: a holder may have thousands, and each would be compared
+    /// with each. A row that changed while it was being locked is not found at its old place: it is
+    /// decided one by one too.
     async fn these(&self, holder: Holder, asked: Vec<Renewal>) -> Result<Vec<Renewed>, Error> {
         let sql = format!(
             "WITH clock AS MATERIALIZED (SELECT {NOW} AS n, revision FROM lease_clock), \
-             mine AS (SELECT lease_id AS m_id, place AS m_place, a.ttl AS m_ttl, a.stats AS m_stats \
+             mine AS (SELECT l.ctid AS m_id, place AS m_place, a.ttl AS m_ttl, a.stats AS m_stats \
                  FROM unnest($3::text[], $4::bigint[], $5::bigint[], $6::text[]) \
                      WITH ORDINALITY AS a (key, token, ttl, stats, place), leases l, clock \
                  WHERE l.key = a.key AND l.status = 'active' AND l.token = a.token \
-                     AND l.runner_id = $1 AND l.incarnation = $2 AND expires_ms + withheld_ms > n \
+                     AND l.runner_id || '' = $1 AND l.incarnation || '' = $2 \
+                     AND expires_ms + withheld_ms > n \
                  FOR NO KEY UPDATE OF l SKIP LOCKED) \
-             UPDATE leases SET {SET} FROM mine, clock WHERE lease_id = m_id AND status = 'active' \
+             UPDATE leases SET {SET} FROM mine, clock WHERE leases.ctid = m_id AND status = 'active' \
              RETURNING m_place, n, revision, {LEASE}"
         );
         let keys: Vec<&str> = asked.iter().map(|it| it.key.as_str()).collect();
@@ -113,11 +117,11 @@ impl Renewer {
         const OWN: &str = "status = 'active' AND runner_id = $1 AND incarnation = $2";
         let sql = format!(
             "WITH clock AS MATERIALIZED (SELECT {NOW} AS n, revision FROM lease_clock), \
-             mine AS (SELECT lease_id AS m_id, NULL::bigint AS m_ttl, NULL::text AS m_stats \
+             mine AS (SELECT leases.ctid AS m_id, NULL::bigint AS m_ttl, NULL::text AS m_stats \
                  FROM leases, clock WHERE {OWN} AND expires_ms + withheld_ms > n \
                  FOR NO KEY UPDATE OF leases SKIP LOCKED), \
              kept AS (UPDATE leases SET {SET} FROM mine, clock \
-                 WHERE lease_id = m_id AND status = 'active' RETURNING n, revision, {LEASE}) \
+                 WHERE leases.ctid = m_id AND status = 'active' RETURNING n, revision, {LEASE}) \
              SELECT (SELECT count(*) FROM leases WHERE {OWN}), kept.* \
              FROM (SELECT) one LEFT JOIN kept ON true ORDER BY kept.key"
         );
