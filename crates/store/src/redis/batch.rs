@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 
 use super::{
     Inner,
+    failure::Failure,
     link::{Call, Repeat},
     wire,
 };
@@ -24,6 +25,8 @@ const ON_THE_WAY: usize = 2;
 /// command may name more): longer ones would keep others waiting.
 const COMMANDS: usize = 64;
 const KEYS: usize = 256;
+/// How many commands may wait to be sent: more than that means that Redis is too slow for all of them.
+const QUEUE: usize = 4096;
 
 /// A command that waits to be sent.
 pub(super) struct Command {
@@ -67,12 +70,22 @@ impl Batches {
 
     /// Stands in the queue, and takes a place on the way if one became free, so that somebody is
     /// there to empty it.
-    fn join(&self, queued: Queued) -> bool {
+    fn join(&self, queued: Queued) -> Result<bool, Error> {
         let mut state = self.lock();
+        if state.queue.len() >= QUEUE {
+            return Err(Error::Unavailable("too many requests are waiting".into()));
+        }
         state.queue.push_back(queued);
         let free = state.on_the_way < ON_THE_WAY;
         state.on_the_way += usize::from(free);
-        free
+        Ok(free)
+    }
+
+    /// Redis does not answer: whoever waits to be sent is told so now, instead of waiting as long
+    /// again.
+    fn give_up(&self) {
+        let queued = std::mem::take(&mut self.lock().queue);
+        fail(queued, &Error::Unavailable("no answer in time".into()));
     }
 
     /// What goes next, if anything waits. Whoever asks gives up its place otherwise.
@@ -119,7 +132,7 @@ pub(super) async fn decide(inner: &Arc<Inner>, command: Command) -> Result<Value
         return alone(inner, &command, command.repeat).await;
     }
     let (reply, answer) = oneshot::channel();
-    let place = inner.batches.join(Queued { command, reply });
+    let place = inner.batches.join(Queued { command, reply })?;
     // The last one on the way arrived meanwhile.
     drop(place.then(|| Place(inner.clone())));
     let answer = answer.await;
@@ -134,10 +147,21 @@ pub(super) async fn alone(
 ) -> Result<Value, Error> {
     let mut call = inner.call();
     call.number(1).all_of(&command.call);
-    match inner.run(&inner.scripts.apply, &call, repeat).await? {
-        Value::Array(mut answers) if answers.len() == 1 => Ok(answers.swap_remove(0)),
-        _ => Err(wire::broken("an answer")),
+    match run(inner, &call, repeat).await {
+        Ok(Value::Array(mut answers)) if answers.len() == 1 => Ok(answers.swap_remove(0)),
+        Ok(_) => Err(wire::broken("an answer")),
+        Err(failure) => Err(failure.error),
     }
+}
+
+async fn run(inner: &Inner, call: &Call, repeat: Repeat) -> Result<Value, Failure> {
+    let answer = inner.link.try_run(&inner.scripts.apply, call, repeat).await;
+    if let Err(failure) = &answer
+        && failure.is_silence()
+    {
+        inner.batches.give_up();
+    }
+    answer
 }
 
 async fn send(inner: &Inner, batch: Vec<Queued>) {
@@ -152,11 +176,7 @@ async fn send(inner: &Inner, batch: Vec<Queued>) {
     } else {
         Repeat::Never
     };
-    match inner
-        .link
-        .try_run(&inner.scripts.apply, &call, repeat)
-        .await
-    {
+    match run(inner, &call, repeat).await {
         Ok(Value::Array(answers)) if answers.len() == batch.len() => {
             for (queued, answer) in batch.into_iter().zip(answers) {
                 let _ = queued.reply.send(Ok(answer));
@@ -166,10 +186,10 @@ async fn send(inner: &Inner, batch: Vec<Queued>) {
         // It is not known whether they arrived: those that may be sent twice are, as they would be
         // alone.
         Err(failure) if failure.dropped && !all_safe => {
-            let (safe, unsafe_): (Vec<_>, Vec<_>) = batch
+            let (safe, others): (Vec<_>, Vec<_>) = batch
                 .into_iter()
                 .partition(|it| it.command.repeat == Repeat::Safe);
-            fail(unsafe_, &failure.error);
+            fail(others, &failure.error);
             for queued in safe {
                 let answer = alone(inner, &queued.command, Repeat::Never).await;
                 let _ = queued.reply.send(answer);
@@ -179,7 +199,7 @@ async fn send(inner: &Inner, batch: Vec<Queued>) {
     }
 }
 
-fn fail(batch: Vec<Queued>, error: &Error) {
+fn fail(batch: impl IntoIterator<Item = Queued>, error: &Error) {
     for queued in batch {
         let _ = queued.reply.send(Err(error.clone()));
     }
