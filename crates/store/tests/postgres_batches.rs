@@ -73,10 +73,8 @@ async fn what_the_asker_is_told_about_a_usual_grant_is_what_the_database_holds()
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn l3_tokens_of_idle_keys_are_bounded_in_number_and_folded_oldest_first() {
     let database = Server::shared().await;
-    let busy = Options {
-        duties: false,
-        ..options(&database.url())
-    };
+    let mut busy = options(&database.url());
+    busy.duties = false;
     let store = Postgres::open(busy).await.expect("opens");
     let mut last = None;
     for number in 0..40 {
@@ -87,10 +85,8 @@ async fn l3_tokens_of_idle_keys_are_bounded_in_number_and_folded_oldest_first() 
         // The oldest are told by the time of their end.
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    let forgetful = Options {
-        idle_keys: 10,
-        ..options(&database.url())
-    };
+    let mut forgetful = options(&database.url());
+    forgetful.idle_keys = 10;
     let _duties = Postgres::open(forgetful).await.expect("opens");
     wait::until(LIMIT, "old tokens to be folded", async || {
         let left = database.psql("SELECT count(*) FROM lease_fences").await;
