@@ -49,32 +49,32 @@ pub(super) async fn release(inner: &Arc<Inner>, lease: LeaseRef) -> Result<bool,
     Ok(wire::number(&reply) == 1)
 }
 
-impl Inner {
-    /// The arguments of a request, as `read_request` of the scripts takes them.
-    pub(super) fn request(&self, call: &mut Call, request: &Acquire) -> Result<(), Error> {
-        let any = matches!(request.want, Want::Any(_));
-        call.arg(if any { "1" } else { "0" });
-        holder(call, &request.holder)
-            .number(request.ttl.millis())
-            .arg(wire::policy_code(request.on_outage))
-            .number(request.on_outage.grace_millis())
-            .arg(if request.release_on_death { "1" } else { "0" })
-            .arg(labels(&request.labels)?)
-            .number(request.wait_ms)
-            .arg(
-                request
-                    .limit
-                    .map(|limit| limit.to_string())
-                    .unwrap_or_default(),
-            )
-            .arg(request.force.as_deref().unwrap_or_default())
-            .number(request.want.keys().len() as u64);
-        for key in request.want.keys() {
-            call.arg(key.as_str());
-        }
-        Ok(())
+/// The arguments of a request, as `read_request` of the scripts takes them.
+pub(super) fn request(call: &mut Call, request: &Acquire) -> Result<(), Error> {
+    let any = matches!(request.want, Want::Any(_));
+    call.arg(if any { "1" } else { "0" });
+    holder(call, &request.holder)
+        .number(request.ttl.millis())
+        .arg(wire::policy_code(request.on_outage))
+        .number(request.on_outage.grace_millis())
+        .arg(if request.release_on_death { "1" } else { "0" })
+        .arg(labels(&request.labels)?)
+        .number(request.wait_ms)
+        .arg(
+            request
+                .limit
+                .map(|limit| limit.to_string())
+                .unwrap_or_default(),
+        )
+        .arg(request.force.as_deref().unwrap_or_default())
+        .number(request.want.keys().len() as u64);
+    for key in request.want.keys() {
+        call.arg(key.as_str());
     }
+    Ok(())
+}
 
+impl Inner {
     pub(super) async fn renew(&self, request: Renew) -> Result<Vec<Renewed>, Error> {
         request.validate()?;
         let Renewals::These(renewals) = request.leases else {
@@ -240,7 +240,7 @@ impl Inner {
             lease_ref(&mut call, lease);
         }
         match &transaction.acquire {
-            Some(acquire) => self.request(call.arg("1"), acquire)?,
+            Some(acquire) => self::request(call.arg("1"), acquire)?,
             None => {
                 call.arg("0");
             }

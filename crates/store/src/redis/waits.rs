@@ -17,6 +17,7 @@ use tokio::{sync::oneshot, time::timeout};
 use super::{
     Inner,
     batch::{self, Command},
+    commands,
     link::Repeat,
     wire::{self, Decision},
 };
@@ -102,7 +103,7 @@ pub(super) async fn acquire(inner: &Arc<Inner>, request: Acquire) -> Result<Acqu
     let keys = request.want.keys().len();
     if request.wait_ms == 0 {
         call.arg("").arg("");
-        inner.request(&mut call, &request)?;
+        commands::request(&mut call, &request)?;
         let reply = batch::decide(inner, Command { call, keys, repeat }).await?;
         return match wire::decision(&reply)? {
             Decision::Now(acquired) => Ok(acquired),
@@ -119,7 +120,7 @@ pub(super) async fn acquire(inner: &Arc<Inner>, request: Acquire) -> Result<Acqu
         settled: false,
     };
     call.arg(&inner.replica).arg(&ticket.name);
-    inner.request(&mut call, &request)?;
+    commands::request(&mut call, &request)?;
     // A wait that was sent twice would stand in the queue twice, so it is not repeated. It goes
     // alone: when its caller goes away, it must be on its way before it is abandoned.
     let repeat = Repeat::Never;
