@@ -53,7 +53,7 @@ pub async fn compare(
     let mut latencies = Vec::new();
     for (_, work) in sides {
         round(work, callers, span / 4).await?;
-        latencies.push(Histogram::new(3)?);
+        latencies.push(Histogram::<u64>::new(3)?);
     }
     for _ in 0..pace.rounds {
         for (place, (_, work)) in sides.iter().enumerate() {
@@ -67,7 +67,7 @@ pub async fn compare(
         .map(|(((name, _), mut rates), latency)| {
             rates.sort_by(f64::total_cmp);
             Figures {
-                name,
+                name: *name,
                 rate: rates.get(rates.len() / 2).copied().unwrap_or_default(),
                 latency,
             }
@@ -112,7 +112,7 @@ pub struct Report(Table);
 impl Default for Report {
     fn default() -> Self {
         let mut table = Table::new();
-        table.load_preset(comfy_table::presets::ASCII_MARKDOWN);
+        table.load_style(comfy_table::presets::ASCII_MARKDOWN);
         table.set_header([
             "work",
             "callers",
