@@ -37,8 +37,9 @@ docs: ## the documentation of every crate
 
 bench: ## measure
 	@scripts/setup test
-	cargo build --release -p leasehold-bench
+	cargo build --release -p leasehold -p leasehold-bench
 	cargo run --release -p leasehold-bench --bin embedded
 	cargo run --release -p leasehold-bench --bin postgres
 	cargo run --release -p leasehold-bench --bin redis
 	cargo run --release -p leasehold-bench --bin rendezvous
+	cargo run --release -p leasehold-bench --bin sessions

@@ -118,6 +118,11 @@ pub const SETTINGS: &[Setting] = &[
         |config, text| parse(text).map(|value| config.sessions.idempotency_ttl = value)
     ),
     setting!(
+        "sessions.remember",
+        "LEASEHOLD_SESSIONS_REMEMBER",
+        |config, text| parse(text).map(|value| config.sessions.remember = value)
+    ),
+    setting!(
         "sessions.api_leases",
         "LEASEHOLD_SESSIONS_API_LEASES",
         Some("XG2G_V3_API_LEASES"),

@@ -6,6 +6,7 @@ mod generated;
 mod playlist;
 
 use std::{
+    fmt::Write as _,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -72,6 +73,9 @@ enum Source {
 
 impl Pipeline {
     /// Starts one. It is playable only after [`Pipeline::ready`].
+    ///
+    /// Nothing is awaited once the child exists: whoever gives up in the middle has either nothing or
+    /// a pipeline to stop.
     pub async fn start(
         job: Job,
         launcher: &Launcher,
@@ -89,14 +93,10 @@ impl Pipeline {
         let source = match command {
             Some(command) => {
                 let ask_at = job.deadline.get().saturating_sub(job.stop_limit_ms);
-                let mut child = command
+                let child = command
                     .env("LEASEHOLD_FENCE", job.token.to_string())
                     .deadline(BootMillis::new(ask_at), job.deadline)
                     .spawn(launcher)
-                    .map_err(|error| Failure::Start(error.to_string()))?;
-                child
-                    .started()
-                    .await
                     .map_err(|error| Failure::Start(error.to_string()))?;
                 Source::Child(Box::new(child))
             }
@@ -113,8 +113,12 @@ impl Pipeline {
     }
 
     /// Waits until the stream can be played: the playlist is there and its first segment is not empty.
-    pub async fn ready(&mut self, limit_ms: u64) -> Result<(), Failure> {
-        let until = self.clock.boot().plus(limit_ms);
+    /// May be dropped and asked again.
+    pub async fn ready(&mut self, until: BootMillis) -> Result<(), Failure> {
+        if let Source::Child(child) = &mut self.source {
+            let launched = child.started().await;
+            launched.map_err(|error| Failure::Start(error.to_string()))?;
+        }
         loop {
             if playlist::is_playable(&self.dir).await {
                 return Ok(());
@@ -221,12 +225,26 @@ fn from_template(template: &[String], job: &Job) -> Result<Command, Failure> {
         .current_dir(job.dir.clone()))
 }
 
-/// The URL of a service. What a caller put into `service_ref` can fill a place in the URL, and
-/// nothing else: not the scheme, not an option, not a second argument.
+/// The URL of a service. What a caller put into `service_ref` fills a place in the URL, and nothing
+/// else: not the scheme, not another path or query, not an option, not a second argument.
 pub fn source_url(template: &str, service_ref: &str) -> Result<String, Invalid> {
-    let url = template.replace("{service_ref}", service_ref);
+    let url = template.replace("{service_ref}", &in_one_place(service_ref));
     check_source(&url)?;
     Ok(url)
+}
+
+/// Escapes what means something in a URL. Colons stay as they are: references of receivers are full of
+/// them.
+fn in_one_place(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~:,;=@!$()*'".contains(&byte) {
+            escaped.push(char::from(byte));
+        } else {
+            let _ = write!(escaped, "%{byte:02X}");
+        }
+    }
+    escaped
 }
 
 /// Checks the URL of a source.
@@ -244,7 +262,8 @@ pub fn check_source(url: &str) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// Removes a session's folder. One that is not there is fine.
+/// Removes a session's folder. One that is not there is fine; one that resists is tried again by the
+/// next scan.
 pub async fn remove_output(dir: &Path) {
     match tokio::fs::remove_dir_all(dir).await {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -268,7 +287,13 @@ mod tests {
         assert!(source_url("{service_ref}", "-f").is_err());
         assert!(source_url("{service_ref}", "file:///etc/passwd").is_err());
         assert!(source_url("{service_ref}", "concat:a|b").is_err());
-        assert!(source_url(template, "a b").is_err());
+        for (odd, url) in [
+            ("../web?x#y", "http://receiver:8001/..%2Fweb%3Fx%23y"),
+            ("a b", "http://receiver:8001/a%20b"),
+            ("100%&", "http://receiver:8001/100%25%26"),
+        ] {
+            assert_eq!(source_url(template, odd).unwrap(), url);
+        }
     }
 
     #[test]
