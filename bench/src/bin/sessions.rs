@@ -38,7 +38,7 @@ struct Arguments {
     #[arg(long, default_value_t = 1_000)]
     silent: usize,
     /// How long it is measured, in seconds.
-    #[arg(long, default_value_t = 30)]
+    #[arg(long, default_value_t = 45)]
     seconds: u64,
     /// How many connections the heartbeats share.
     #[arg(long, default_value_t = 64)]
@@ -46,8 +46,8 @@ struct Arguments {
 }
 
 const TOKEN: &str = "a-token-for-the-length-of-this-measurement";
-/// As many heartbeats as the contract lets a client lose, and one more.
-const INTERVALS_PER_TTL: u64 = 3;
+/// Long enough to start them all before the first heartbeat, short enough to see them expire.
+const INTERVALS_PER_TTL: u64 = 6;
 const SOON: Duration = Duration::from_secs(30);
 
 struct Figure {
@@ -106,6 +106,11 @@ async fn serve(arguments: &Arguments, dir: &Dir) -> Result<(Child, SocketAddr)> 
 }
 
 async fn measure(arguments: &Arguments) -> Result<Vec<Figure>> {
+    let ttl = arguments.interval * INTERVALS_PER_TTL;
+    ensure!(
+        arguments.seconds > ttl + arguments.seconds / 4,
+        "--seconds: too short to see sessions expire after {ttl} s"
+    );
     let dir = Dir::new("bench-sessions");
     let (child, address) = serve(arguments, &dir).await?;
     let began = start();
@@ -126,10 +131,10 @@ async fn measure(arguments: &Arguments) -> Result<Vec<Figure>> {
         };
         drivers.spawn(driver.run());
     }
-    ready.wait().await;
+    all_ready(&ready, &mut drivers).await?;
     let filled = began.elapsed();
     // One round of heartbeats in peace, then the measurement.
-    ready.wait().await;
+    all_ready(&ready, &mut drivers).await?;
     let (cpu, from) = (cpu_seconds(child.pid())?, start());
     tokio::time::sleep(Duration::from_secs(arguments.seconds)).await;
     let cores = (cpu_seconds(child.pid())? - cpu) / from.elapsed().as_secs_f64();
@@ -180,6 +185,20 @@ async fn measure(arguments: &Arguments) -> Result<Vec<Figure>> {
     ])
 }
 
+/// Waits for every driver; one that failed is told of instead.
+async fn all_ready(
+    ready: &tokio::sync::Barrier,
+    drivers: &mut JoinSet<Result<Driven>>,
+) -> Result<()> {
+    tokio::select! {
+        _ = ready.wait() => Ok(()),
+        Some(ended) = drivers.join_next() => {
+            ended??;
+            bail!("a driver ended too early")
+        }
+    }
+}
+
 /// Some of the sessions, on one connection.
 struct Driver {
     connection: Connection,
@@ -224,8 +243,9 @@ impl Driver {
             latency: Histogram::new(3)?,
             silent: HashMap::new(),
         };
-        // Those that fall silent do so one after the other, so that the last ends in time.
-        let quiet_every = self.seconds / 2 / u32::try_from(self.silent.max(1))?;
+        // Those that fall silent do so one after the other in the first quarter, so that the last of
+        // them ends while the others still send.
+        let quiet_every = self.seconds / 4 / u32::try_from(self.silent.max(1))?;
         let mut turn = 0;
         while began.elapsed() < self.seconds {
             ticks.tick().await;

@@ -1,7 +1,5 @@
 //! A real browser without a window, driven through WebDriver.
 
-use std::time::Duration;
-
 use leasehold_testkit::{Child, Dir, Program, port, wait};
 use serde_json::{Value, json};
 
@@ -114,6 +112,5 @@ impl Browser {
     pub async fn close_window(&self) {
         let closed = self.http.delete(format!("{}/window", self.session));
         closed.timeout(SOON).send().await.unwrap();
-        tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

@@ -75,7 +75,7 @@ async fn a_week(home: Home, sessions: usize) {
     let api = Api::start_with(home.url().as_deref(), &settings, Some(&file)).await;
     let mut worker = api.worker("worker-1").await;
     let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let clients = (0..CLIENTS).map(async |_| {
+    let clients = (0..CLIENTS).map(|_| async {
         loop {
             let number = next.fetch_add(1, Ordering::SeqCst);
             if number >= sessions {
@@ -156,15 +156,15 @@ async fn look_inside(home: &Home) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn heavy_a_week_of_sessions_leaves_nothing_in_the_embedded_store() {
-    a_week(Home::Embedded, 2_000).await;
+    a_week(Home::Embedded, 1_500).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn heavy_a_week_of_sessions_leaves_nothing_in_postgres() {
-    a_week(Home::postgres().await, 500).await;
+    a_week(Home::postgres().await, 300).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn heavy_a_week_of_sessions_leaves_nothing_in_redis() {
-    a_week(Home::redis().await, 500).await;
+    a_week(Home::redis().await, 300).await;
 }
