@@ -61,6 +61,8 @@ pub struct Pipeline {
     dir: PathBuf,
     session: String,
     stop_limit_ms: u64,
+    /// What of the source's URL is nobody's business but the source's.
+    login: Option<String>,
     source: Source,
     /// The playlist as it was last seen, and since when.
     seen: (Option<playlist::Fingerprint>, BootMillis),
@@ -104,6 +106,7 @@ impl Pipeline {
         };
         Ok(Self {
             seen: (None, clock.boot()),
+            login: job.source.as_deref().and_then(login_of),
             clock,
             dir: job.dir,
             session: job.session,
@@ -129,7 +132,7 @@ impl Pipeline {
             let look = self.clock.boot().plus(LOOK_MS);
             let clock = self.clock.clone();
             tokio::select! {
-                failure = self.source.ended(&self.session) => return Err(failure),
+                failure = self.source.ended(&self.session, self.login.as_deref()) => return Err(failure),
                 () = clock.sleep_until(look) => {}
             }
         }
@@ -148,7 +151,7 @@ impl Pipeline {
             let look = self.clock.boot().plus((stall_limit_ms / 4).max(LOOK_MS));
             let clock = self.clock.clone();
             tokio::select! {
-                failure = self.source.ended(&self.session) => return failure,
+                failure = self.source.ended(&self.session, self.login.as_deref()) => return failure,
                 () = clock.sleep_until(look) => {}
             }
         }
@@ -188,15 +191,19 @@ impl Pipeline {
 }
 
 impl Source {
-    /// Resolves when the child ended by itself. Passes on what it prints until then.
-    async fn ended(&mut self, session: &str) -> Failure {
+    /// Resolves when the child ended by itself. Passes on what it prints until then, but for the
+    /// source's login: programs like to repeat the URL they were given.
+    async fn ended(&mut self, session: &str, login: Option<&str>) -> Failure {
         match self {
             Self::Generated(generated) => Failure::Ended(generated.failed().await.to_string()),
             Self::Child(child) => {
                 let mut last = String::new();
                 while let Some(line) = child.line().await {
-                    tracing::debug!(session, "pipeline: {}", line.text);
-                    last = line.text;
+                    last = match login {
+                        Some(login) => line.text.replace(login, "(hidden)"),
+                        None => line.text,
+                    };
+                    tracing::debug!(session, "pipeline: {last}");
                 }
                 let exit = child.wait().await;
                 Failure::Ended(format!("{} {last}", exit.end).trim_end().to_owned())
@@ -233,12 +240,20 @@ pub fn source_url(template: &str, service_ref: &str) -> Result<String, Invalid> 
     Ok(url)
 }
 
+/// The user and password in a URL.
+fn login_of(url: &str) -> Option<String> {
+    let (_, rest) = url.split_once("://")?;
+    let place = rest.split(['/', '?', '#']).next()?;
+    let (login, _) = place.rsplit_once('@')?;
+    (!login.is_empty()).then(|| login.to_owned())
+}
+
 /// Escapes what means something in a URL. Colons stay as they are: references of receivers are full of
 /// them.
 fn in_one_place(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~:,;=@!$()*'".contains(&byte) {
+        if byte.is_ascii_alphanumeric() || b"-._~:,;=!$()*'".contains(&byte) {
             escaped.push(char::from(byte));
         } else {
             let _ = write!(escaped, "%{byte:02X}");
@@ -294,6 +309,13 @@ mod tests {
         ] {
             assert_eq!(source_url(template, odd).unwrap(), url);
         }
+    }
+
+    #[test]
+    fn the_login_of_a_source_is_found_and_nothing_else() {
+        assert_eq!(login_of("http://ann:pw@host/x").as_deref(), Some("ann:pw"));
+        assert_eq!(login_of("http://host/x@y"), None);
+        assert_eq!(login_of("udp://@239.0.0.1:1234"), None);
     }
 
     #[test]
