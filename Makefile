@@ -1,6 +1,6 @@
 # `make` alone explains itself.
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint fmt docs bench
+.PHONY: help setup run test fuzz lint fmt docs bench
 
 help: ## this list
 	@echo "Leasehold: who owns this work right now, until when and under which fencing token"
@@ -10,7 +10,7 @@ help: ## this list
 	@echo "Start with 'make run'. Tests start private copies of Redis, PostgreSQL and RabbitMQ;"
 	@echo "those that cut networks need root."
 
-setup: ## install what is missing to build and to test (Debian packages)
+setup: ## install what is missing to build and to test (Debian packages, schemathesis)
 	@scripts/setup test
 
 run: ## build and serve
@@ -23,6 +23,11 @@ test: lint ## everything that must be green: format, lints, tests, examples in t
 	cargo build --workspace --bin leasehold
 	cargo nextest run --workspace
 	cargo test --workspace --doc
+
+fuzz: ## ask a server everything its specification allows, for 10 minutes (LEASEHOLD_FUZZ_SECONDS)
+	@scripts/setup test
+	cargo build --workspace --bin leasehold
+	LEASEHOLD_FUZZ_SECONDS=$${LEASEHOLD_FUZZ_SECONDS:-600} cargo test --workspace --test schemathesis -- --nocapture
 
 lint: ## format and lints, without running anything
 	@scripts/setup run
@@ -37,8 +42,10 @@ docs: ## the documentation of every crate
 
 bench: ## measure
 	@scripts/setup test
-	cargo build --release -p leasehold-bench
+	cargo build --release -p leasehold -p leasehold-bench
 	cargo run --release -p leasehold-bench --bin embedded
 	cargo run --release -p leasehold-bench --bin postgres
 	cargo run --release -p leasehold-bench --bin redis
 	cargo run --release -p leasehold-bench --bin rendezvous
+	cargo run --release -p leasehold-bench --bin control
+	cargo run --release -p leasehold-bench --bin sessions

@@ -1,1 +1,3 @@
 //! Measurements and the drivers that make them.
+
+pub mod rounds;

@@ -1,260 +1,244 @@
-//! The Redis store beside a hand-written script that does the same work on the same server, at the
-//! same concurrency: what the store's API costs over Redis itself.
+//! What the store's API costs over Redis itself: the same server, the same number of callers, the
+//! store beside scripts written by hand, each side on one multiplexed connection.
 //!
-//! The scripts by hand grant with a fencing token that never goes back, compare the owner and its
-//! token before they touch anything, and write an event into a stream. They know no waiters, pools,
-//! policies, records, holders or lists, and answer with a number where the store answers with a
-//! whole lease.
+//! Two peers, so that nobody is misled:
+//!
+//! * **by hand** does the work that a careful engineer needs for the same guarantees. Acquire takes the
+//!   key only when it is free (`SET NX PX`), gives it a fencing token that never goes back (the last one
+//!   plus one, or the time), puts it into an index of expiries, and appends an event with who, what,
+//!   when and the token to a trimmed stream. Release compares owner and token, removes the key and its
+//!   index entry, and appends an event. Renewal compares owner and token of each lease, moves its expiry
+//!   and its place in the index. It knows no lease ids, incarnations, policies, waiters, pools, records,
+//!   watchers, lists by key or by holder, or reasons of a loss, and answers with numbers where the store
+//!   answers with whole leases.
+//! * **bare** is the least that is called a lock: `SET NX PX` and `INCR` of a counter; compare and
+//!   delete; compare and `PEXPIRE`. No history, no index, and a counter that starts again at 1 when
+//!   Redis lost its data.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::sync::Arc;
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use clap::Parser;
-use comfy_table::{CellAlignment, Table};
-use hdrhistogram::Histogram;
 use lease::{Acquire, Acquired, Authority, Holder, Key, LeaseRef, Renew, Renewal, Renewals, Ttl};
+use leasehold_bench::rounds::{Pace, Report, Work, compare, work};
 use leasehold_store::redis::Redis;
 use leasehold_testkit::redis::Redis as Server;
-use redis::{Script, aio::MultiplexedConnection};
-use tokio::{sync::Mutex, time::Instant};
+use redis::{FromRedisValue, Script, aio::MultiplexedConnection};
 
 const ACQUIRE: &str = "
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
-if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
+if not redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
+  return {0, redis.call('GET', KEYS[1]), redis.call('PTTL', KEYS[1])}
+end
 local token = math.max((tonumber(redis.call('GET', KEYS[2])) or 0) + 1, now)
-redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+local expires = now + ARGV[2]
 redis.call('SET', KEYS[2], token)
+redis.call('ZADD', KEYS[4], expires, KEYS[1])
 redis.call('XADD', KEYS[3], 'MAXLEN', '~', 200000, '*', 'event', 'lease_acquired', 'at', now,
-  'key', KEYS[1], 'holder', ARGV[1], 'token', token, 'expires', now + ARGV[2])
-return token";
+  'key', KEYS[1], 'holder', ARGV[1], 'token', token, 'expires', expires)
+return {token, expires}";
 
 const RELEASE: &str = "
 if redis.call('GET', KEYS[1]) ~= ARGV[1] or redis.call('GET', KEYS[2]) ~= ARGV[2] then return 0 end
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 redis.call('DEL', KEYS[1])
+redis.call('ZREM', KEYS[4], KEYS[1])
 redis.call('XADD', KEYS[3], 'MAXLEN', '~', 200000, '*', 'event', 'lease_released', 'at', now,
-  'key', KEYS[1], 'holder', ARGV[1], 'token', ARGV[2])
+  'key', KEYS[1], 'holder', ARGV[1], 'token', ARGV[2], 'expires', '')
 return 1";
 
 const RENEW: &str = "
+local t = redis.call('TIME')
+local expires = t[1] * 1000 + math.floor(t[2] / 1000) + ARGV[2]
 local answers = {}
-for place = 1, #KEYS, 2 do
+for place = 2, #KEYS, 2 do
   if redis.call('GET', KEYS[place]) == ARGV[1]
-    and redis.call('GET', KEYS[place + 1]) == ARGV[2 + (place + 1) / 2] then
-    redis.call('PEXPIRE', KEYS[place], ARGV[2])
-    answers[#answers + 1] = 1
+    and redis.call('GET', KEYS[place + 1]) == ARGV[2 + place / 2] then
+    redis.call('PEXPIREAT', KEYS[place], expires)
+    redis.call('ZADD', KEYS[1], expires, KEYS[place])
+    answers[#answers + 1] = expires
   else
     answers[#answers + 1] = 0
   end
 end
 return answers";
 
+const BARE_ACQUIRE: &str = "
+if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
+  return {redis.call('INCR', KEYS[2])}
+end
+return {0}";
+
+const BARE_RELEASE: &str = "
+if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
+return 0";
+
+const BARE_RENEW: &str = "
+local answers = {}
+for place = 2, #KEYS, 2 do
+  if redis.call('GET', KEYS[place]) == ARGV[1] then
+    answers[#answers + 1] = redis.call('PEXPIRE', KEYS[place], ARGV[2])
+  else
+    answers[#answers + 1] = 0
+  end
+end
+return answers";
+
+/// Redis as a home beside scripts written by hand.
 #[derive(Parser)]
 struct Options {
-    /// How long each measurement takes, in seconds.
-    #[arg(long, default_value_t = 3)]
-    seconds: u64,
+    #[command(flatten)]
+    pace: Pace,
     /// How many ask at once.
-    #[arg(long, value_delimiter = ',', default_values_t = [1, 64])]
-    tasks: Vec<usize>,
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 8, 64])]
+    callers: Vec<usize>,
     /// How many leases one renewal keeps.
     #[arg(long, default_value_t = 100)]
     batch: usize,
 }
 
-/// One side of the comparison.
-#[derive(Clone)]
-enum Side {
-    Store(Redis),
-    Hand(Hand),
-}
+const HOLDER: &str = "bench-holder";
+const TTL_MS: u64 = 60_000;
+/// How many keys each caller uses in turn.
+const KEYS: usize = 100;
 
+/// A peer: its scripts, and the names of its keys.
 #[derive(Clone)]
 struct Hand {
     connection: MultiplexedConnection,
-    acquire: Arc<Script>,
-    release: Arc<Script>,
-    renew: Arc<Script>,
-}
-
-const TTL_MS: u64 = 30_000;
-
-fn ask(id: &str) -> anyhow::Result<Acquire> {
-    let holder = Holder::new("bench-holder", "1")?;
-    Ok(Acquire::one(
-        Key::new("bench", id)?,
-        holder,
-        Ttl::from_millis(TTL_MS)?,
-    ))
-}
-
-fn names(id: &str) -> [String; 3] {
-    [
-        format!("hand:lease:{id}"),
-        format!("hand:fence:{id}"),
-        "hand:events".into(),
-    ]
+    name: &'static str,
+    scripts: Arc<[Script; 3]>,
 }
 
 impl Hand {
-    async fn acquire(&mut self, id: &str) -> anyhow::Result<u64> {
-        let [lease, fence, events] = names(id);
-        let mut call = self.acquire.prepare_invoke();
-        call.key(lease).key(fence).key(events);
-        call.arg("bench-holder").arg(TTL_MS);
-        let token: u64 = call.invoke_async(&mut self.connection).await?;
-        if token == 0 {
-            bail!("{id} is held");
-        }
-        Ok(token)
+    fn names(&self, id: &str) -> [String; 4] {
+        let name = self.name;
+        [
+            format!("{name}:lease:{id}"),
+            format!("{name}:fence:{id}"),
+            format!("{name}:events"),
+            format!("{name}:expiry"),
+        ]
     }
 
-    async fn release(&mut self, id: &str, token: u64) -> anyhow::Result<()> {
-        let [lease, fence, events] = names(id);
-        let mut call = self.release.prepare_invoke();
-        call.key(lease).key(fence).key(events);
-        call.arg("bench-holder").arg(token);
-        let done: u64 = call.invoke_async(&mut self.connection).await?;
-        if done != 1 {
-            bail!("{id} was not released");
+    async fn call<T: FromRedisValue>(
+        &self,
+        script: usize,
+        id: &str,
+        argument: u64,
+    ) -> anyhow::Result<T> {
+        let mut call = self.scripts[script].prepare_invoke();
+        for name in self.names(id) {
+            call.key(name);
         }
-        Ok(())
+        call.arg(HOLDER).arg(argument);
+        Ok(call.invoke_async(&mut self.connection.clone()).await?)
     }
-}
 
-impl Side {
-    /// Takes a key and gives it back.
-    async fn turn(&mut self, id: &str) -> anyhow::Result<()> {
-        match self {
-            Self::Store(store) => match store.acquire(ask(id)?).await? {
-                Acquired::Granted { leases, .. } => {
-                    store.release(LeaseRef::from(&leases[0])).await?;
-                }
-                Acquired::Refused(refusal) => bail!("{refusal:?}"),
-            },
-            Self::Hand(hand) => {
-                let token = hand.acquire(id).await?;
-                hand.release(id, token).await?;
-            }
+    async fn acquire(&self, id: &str) -> anyhow::Result<u64> {
+        let answer: Vec<redis::Value> = self.call(0, id, TTL_MS).await?;
+        match answer.first() {
+            Some(redis::Value::Int(token)) if *token > 0 => Ok(u64::try_from(*token)?),
+            _ => bail!("{id} is held"),
         }
+    }
+
+    async fn turn(&self, id: &str) -> anyhow::Result<()> {
+        let token = self.acquire(id).await?;
+        let done: u64 = self.call(1, id, token).await?;
+        anyhow::ensure!(done == 1, "{id} was not released");
         Ok(())
     }
 
-    /// Takes keys, to renew them together.
-    async fn hold(&mut self, ids: &[String]) -> anyhow::Result<Held> {
-        let mut leases = Vec::new();
-        let mut tokens = Vec::new();
-        for id in ids {
-            match self {
-                Self::Store(store) => match store.acquire(ask(id)?).await? {
-                    Acquired::Granted { leases: new, .. } => leases.extend(new),
-                    Acquired::Refused(refusal) => bail!("{refusal:?}"),
-                },
-                Self::Hand(hand) => tokens.push((id.clone(), hand.acquire(id).await?)),
-            }
+    async fn renew(&self, held: &[(String, u64)]) -> anyhow::Result<()> {
+        let mut call = self.scripts[2].prepare_invoke();
+        let [_, _, _, expiry] = self.names("");
+        call.key(expiry).arg(HOLDER).arg(TTL_MS);
+        for (id, token) in held {
+            let [lease, fence, ..] = self.names(id);
+            call.key(lease).key(fence).arg(*token);
         }
-        Ok(Held {
-            renew: Renew {
-                holder: Holder::new("bench-holder", "1")?,
-                leases: Renewals::These(leases.iter().map(Renewal::of).collect()),
-            },
-            tokens,
+        let kept: Vec<u64> = call.invoke_async(&mut self.connection.clone()).await?;
+        anyhow::ensure!(!kept.contains(&0), "a lease was lost");
+        Ok(())
+    }
+
+    fn turns(&self) -> Work {
+        let hand = self.clone();
+        work(move |caller, turn| {
+            let hand = hand.clone();
+            async move { hand.turn(&format!("{caller}-{}", turn % KEYS)).await }
         })
     }
 
-    async fn renew(&mut self, held: &Held) -> anyhow::Result<()> {
-        match self {
-            Self::Store(store) => {
-                for renewed in store.renew(held.renew.clone()).await? {
-                    if let Err(loss) = renewed.outcome {
-                        bail!("{loss:?}");
-                    }
-                }
+    async fn renewals(&self, callers: usize, batch: usize) -> anyhow::Result<Work> {
+        let mut held = Vec::new();
+        for caller in 0..callers {
+            let mut tokens = Vec::new();
+            for number in 0..batch {
+                let id = format!("kept-{callers}-{caller}-{number}");
+                let token = self.acquire(&id).await?;
+                tokens.push((id, token));
             }
-            Self::Hand(hand) => {
-                let mut call = hand.renew.prepare_invoke();
-                call.arg("bench-holder").arg(TTL_MS);
-                for (id, token) in &held.tokens {
-                    let [lease, fence, _] = names(id);
-                    call.key(lease).key(fence).arg(*token);
-                }
-                let kept: Vec<u64> = call.invoke_async(&mut hand.connection).await?;
-                if kept.contains(&0) {
-                    bail!("a lease was lost");
-                }
-            }
+            held.push(tokens);
         }
-        Ok(())
+        let (hand, held) = (self.clone(), Arc::new(held));
+        Ok(work(move |caller, _| {
+            let (hand, held) = (hand.clone(), held.clone());
+            async move { hand.renew(&held[caller]).await }
+        }))
     }
 }
 
-struct Held {
-    renew: Renew,
-    tokens: Vec<(String, u64)>,
-}
-
-/// What a measurement gave: per second, and microseconds at the median and the 99th percentile.
-struct Figures {
-    rate: f64,
-    median: u64,
-    p99: u64,
-}
-
-async fn measure(
-    side: &Side,
-    what: &'static str,
-    tasks: usize,
-    options: &Options,
-) -> anyhow::Result<Figures> {
-    static ROUND: AtomicU64 = AtomicU64::new(0);
-    let round = ROUND.fetch_add(1, Ordering::Relaxed);
-    let histogram = Arc::new(Mutex::new(Histogram::<u64>::new(3)?));
-    let began = Instant::now();
-    let until = began + Duration::from_secs(options.seconds);
-    let workers: Vec<_> = (0..tasks)
-        .map(|task| {
-            let mut side = side.clone();
-            let histogram = histogram.clone();
-            let batch = options.batch;
-            tokio::spawn(async move {
-                let ids: Vec<String> = (0..batch).map(|n| format!("{round}-{task}-{n}")).collect();
-                let held = match what {
-                    "renew" => Some(side.hold(&ids).await?),
-                    _ => None,
-                };
-                let mut local = Histogram::<u64>::new(3)?;
-                let mut turn = 0;
-                while Instant::now() < until {
-                    let sent = Instant::now();
-                    match &held {
-                        Some(held) => side.renew(held).await?,
-                        None => side.turn(&ids[turn % batch]).await?,
-                    }
-                    local.record(u64::try_from(sent.elapsed().as_micros())?)?;
-                    turn += 1;
-                }
-                histogram.lock().await.add(&local)?;
-                anyhow::Ok(())
-            })
-        })
-        .collect();
-    for worker in workers {
-        worker.await.context("a worker panicked")??;
+async fn take(store: &Redis, id: &str) -> anyhow::Result<lease::Lease> {
+    let holder = Holder::new(HOLDER, "1")?;
+    let request = Acquire::one(Key::new("bench", id)?, holder, Ttl::from_millis(TTL_MS)?);
+    match store.acquire(request).await? {
+        Acquired::Granted { mut leases, .. } => Ok(leases.remove(0)),
+        Acquired::Refused(refusal) => bail!("{refusal:?}"),
     }
-    let histogram = histogram.lock().await;
-    Ok(Figures {
-        rate: histogram.len() as f64 / began.elapsed().as_secs_f64(),
-        median: histogram.value_at_quantile(0.5),
-        p99: histogram.value_at_quantile(0.99),
+}
+
+fn our_turns(store: &Redis) -> Work {
+    let store = store.clone();
+    work(move |caller, turn| {
+        let store = store.clone();
+        async move {
+            let lease = take(&store, &format!("{caller}-{}", turn % KEYS)).await?;
+            let done = store.release(LeaseRef::from(&lease)).await?;
+            anyhow::ensure!(done, "not released");
+            Ok(())
+        }
     })
+}
+
+async fn our_renewals(store: &Redis, callers: usize, batch: usize) -> anyhow::Result<Work> {
+    let mut held = Vec::new();
+    for caller in 0..callers {
+        let mut leases = Vec::new();
+        for number in 0..batch {
+            let lease = take(store, &format!("kept-{callers}-{caller}-{number}")).await?;
+            leases.push(Renewal::of(&lease));
+        }
+        held.push(Renew {
+            holder: Holder::new(HOLDER, "1")?,
+            leases: Renewals::These(leases),
+        });
+    }
+    let (store, held) = (store.clone(), Arc::new(held));
+    Ok(work(move |caller, _| {
+        let (store, held) = (store.clone(), held.clone());
+        async move {
+            for renewed in store.renew(held[caller].clone()).await? {
+                if let Err(loss) = renewed.outcome {
+                    bail!("{loss:?}");
+                }
+            }
+            Ok(())
+        }
+    }))
 }
 
 #[tokio::main]
@@ -263,47 +247,34 @@ async fn main() -> anyhow::Result<()> {
     let server = Server::start().await;
     let store = Redis::open_url(&server.url()).await?;
     let client = redis::Client::open(server.url())?;
-    let hand = Hand {
-        connection: client.get_multiplexed_async_connection().await?,
-        acquire: Arc::new(Script::new(ACQUIRE)),
-        release: Arc::new(Script::new(RELEASE)),
-        renew: Arc::new(Script::new(RENEW)),
+    let connection = client.get_multiplexed_async_connection().await?;
+    let hand = |name, scripts: [&str; 3]| Hand {
+        connection: connection.clone(),
+        name,
+        scripts: Arc::new(scripts.map(Script::new)),
     };
-    let sides = [("by hand", Side::Hand(hand)), ("store", Side::Store(store))];
-    let mut table = Table::new();
-    table.set_header([
-        "work",
-        "tasks",
-        "side",
-        "per second",
-        "median µs",
-        "p99 µs",
-        "ratio",
-    ]);
-    let renewal = format!("renewal of {}", options.batch);
-    for (what, title) in [("turn", "acquire + release"), ("renew", renewal.as_str())] {
-        for &tasks in &options.tasks {
-            let mut by_hand = None;
-            for (name, side) in &sides {
-                let figures = measure(side, what, tasks, &options).await?;
-                let base = *by_hand.get_or_insert(figures.rate);
-                table.add_row([
-                    title.to_owned(),
-                    tasks.to_string(),
-                    (*name).to_owned(),
-                    format!("{:.0}", figures.rate),
-                    figures.median.to_string(),
-                    figures.p99.to_string(),
-                    format!("{:.2}", base / figures.rate),
-                ]);
-            }
-        }
+    let by_hand = hand("hand", [ACQUIRE, RELEASE, RENEW]);
+    let bare = hand("bare", [BARE_ACQUIRE, BARE_RELEASE, BARE_RENEW]);
+    let mut report = Report::default();
+    for &callers in &options.callers {
+        let sides = [
+            ("bare", bare.turns()),
+            ("by hand", by_hand.turns()),
+            ("store", our_turns(&store)),
+        ];
+        let figures = compare(&sides, callers, options.pace).await?;
+        report.add("acquire + release", callers, &figures);
     }
-    for column in [1, 3, 4, 5, 6] {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
+    let batch = options.batch;
+    for &callers in &options.callers {
+        let sides = [
+            ("bare", bare.renewals(callers, batch).await?),
+            ("by hand", by_hand.renewals(callers, batch).await?),
+            ("store", our_renewals(&store, callers, batch).await?),
+        ];
+        let figures = compare(&sides, callers, options.pace).await?;
+        report.add(&format!("renewal of {batch}"), callers, &figures);
     }
-    println!("{table}");
+    println!("{report}");
     Ok(())
 }

@@ -97,6 +97,7 @@ pub struct AcquireRequest {
     pub release_on_death: Option<bool>,
     /// Refuse when the holder has this many leases of the kind already.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<i64>, minimum = 0, maximum = 4_294_967_295_u32)]
     pub limit: Option<u32>,
 }
 

@@ -29,8 +29,9 @@ use utoipa::ToSchema;
 /// | `record` | [`lease::Key`] | `Option<`[`lease::Record`]`>` |
 /// | `records` | [`lease::RecordQuery`] | [`lease::Page`] of records |
 /// | `events` | [`lease::EventQuery`] | [`lease::EventPage`] |
+/// | `seals` | `(`[`lease::Revision`]`, usize)` | [`lease::history::SealPage`] |
 /// | `watch` | `Option<`[`lease::Revision`]`>` | server-sent events, each the JSON of a [`Frame`] |
-pub const METHODS: [&str; 17] = [
+pub const METHODS: [&str; 18] = [
     "capabilities",
     "now",
     "acquire",
@@ -47,6 +48,7 @@ pub const METHODS: [&str; 17] = [
     "record",
     "records",
     "events",
+    "seals",
     "watch",
 ];
 

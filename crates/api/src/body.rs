@@ -8,10 +8,10 @@ use crate::FieldError;
 /// body counts as `{}`, so that requests without any required field need none.
 pub fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, FieldError> {
     match body.iter().find(|byte| !byte.is_ascii_whitespace()) {
-        None => parse_value(b"{}"),
+        None if body.is_empty() => parse_value(b"{}"),
         Some(b'{') => parse_value(body),
         // serde would read an array as an object's fields in their order.
-        Some(_) => Err(FieldError::new("body", "a JSON object")),
+        _ => Err(FieldError::new("body", "a JSON object")),
     }
 }
 
@@ -93,8 +93,10 @@ mod tests {
     #[test]
     fn an_empty_body_is_an_empty_object() {
         assert_eq!(
-            parse::<AcquireRequest>(b" ").unwrap(),
+            parse::<AcquireRequest>(b"").unwrap(),
             AcquireRequest::default()
         );
+        // White space is not empty, and no JSON either.
+        assert_eq!(error(" \t").field, "body");
     }
 }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use crate::Time;
+use crate::{CameraDocument, Time};
 
 /// A document as its writer sends it: whole, or for a change only the fields that change. A field that
 /// is `null` goes back to its default.
@@ -18,7 +18,7 @@ pub struct Document(pub Map<String, Value>);
 pub struct Camera {
     /// Everything that was configured.
     #[serde(flatten)]
-    #[schema(value_type = Object)]
+    #[schema(value_type = CameraDocument)]
     pub camera: lease::registry::Camera,
     /// The version of everything but the zones.
     #[serde(default)]

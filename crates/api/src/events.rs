@@ -181,3 +181,62 @@ pub struct History {
     /// The oldest revision the history still has: owners before it may be missing.
     pub oldest: u64,
 }
+
+/// Whether the history is as it was written.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Verification {
+    /// True when nothing is wrong in the part that was looked at.
+    pub sound: bool,
+    /// What is wrong, oldest first.
+    pub faults: Vec<HistoryFault>,
+    /// How many events were read.
+    pub events: u64,
+    /// How many of the newest revisions are not sealed yet: nothing can be said about their past.
+    pub unsealed: u64,
+    /// The first revision that was looked at.
+    pub from: u64,
+    /// The newest revision.
+    pub newest: u64,
+    /// The last seal that was looked at. Noted elsewhere, it shows any later rewriting.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub head: Option<SealHead>,
+    /// Where to go on, when there is more than one answer can check: pass it as `after`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_after: Option<u64>,
+}
+
+/// The end of a chain of seals.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct SealHead {
+    /// The last revision that it covers.
+    pub revision: u64,
+    /// Its digest, in hexadecimal digits.
+    pub digest: String,
+}
+
+/// One thing that is wrong with a history.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct HistoryFault {
+    /// Where it begins.
+    pub revision: u64,
+    /// What is wrong.
+    pub detail: String,
+}
+
+impl From<&lease::history::Break> for HistoryFault {
+    fn from(it: &lease::history::Break) -> Self {
+        Self {
+            revision: it.revision.get(),
+            detail: it.to_string(),
+        }
+    }
+}
+
+impl From<&lease::history::Fault> for HistoryFault {
+    fn from(it: &lease::history::Fault) -> Self {
+        Self {
+            revision: it.revision().get(),
+            detail: it.to_string(),
+        }
+    }
+}

@@ -10,6 +10,7 @@ pub mod authority;
 mod body;
 mod cameras;
 mod check;
+mod documents;
 mod events;
 mod fences;
 mod holders;
@@ -34,7 +35,12 @@ pub use acquire::{
 pub use body::{parse, parse_value};
 pub use cameras::{AvailableCameras, Camera, CameraList, Document, SiteSettings, SiteVersion};
 pub use check::Check;
-pub use events::{Event, EventList, History, Owner, Snapshot};
+pub use documents::{
+    CameraDocument, MotionGatingDocument, ZoneDocument, ZoneKindWord, ZoneTestWord,
+};
+pub use events::{
+    Event, EventList, History, HistoryFault, Owner, SealHead, Snapshot, Verification,
+};
 pub use fences::{FenceCheck, FenceVerdict, FenceVerdicts, FencedToken, VerdictWord};
 pub use holders::{HolderList, HolderPresence, HolderRemoved, PresenceRequest};
 pub use lease::{CAMERA, DEFAULT_INCARNATION, LEASE_LABELS, Lease, NODE, holder};

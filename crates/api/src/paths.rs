@@ -27,6 +27,8 @@ pub const BY_RUNNER: &str = "/api/v1/leases/runner/{runner_id}";
 pub const BY_CAMERA: &str = "/api/v1/leases/camera/{camera_uuid}";
 /// `GET`: who owned a key, and when.
 pub const HISTORY: &str = "/api/v1/leases/history";
+/// Whether the history is as it was written.
+pub const HISTORY_VERIFY: &str = "/api/v1/leases/history/verify";
 /// `GET`: a page of the history.
 pub const EVENTS: &str = "/api/v1/events";
 /// `GET`: changes as server-sent events.

@@ -9,7 +9,8 @@ use crate::Seconds;
 pub const MEDIA_TYPE: &str = "application/problem+json";
 
 macro_rules! codes {
-    ($($(#[$doc:meta])* $name:ident = $word:literal, $status:literal, $retryable:literal, $no_side_effects:literal, $title:literal;)*) => {
+    // `tt` for the word: the specification's macro does not read through a `literal`.
+    ($($(#[$doc:meta])* $name:ident = $word:tt, $status:literal, $retryable:literal, $no_side_effects:literal, $title:literal;)*) => {
         /// What went wrong, for programs.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize, ToSchema)]
         pub enum Code {

@@ -28,7 +28,7 @@ pub struct HeartbeatRequest {
     pub processing_stats: Option<serde_json::Map<String, serde_json::Value>>,
     /// How the camera is; kept as `camera_status` within the stats.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = serde_json::Value)]
     pub camera_status: Option<serde_json::Value>,
 }
 

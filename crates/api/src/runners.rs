@@ -81,6 +81,7 @@ pub struct Runner {
     pub status: String,
     /// How much it says it has.
     #[serde(default)]
+    #[schema(value_type = i64, minimum = 0, maximum = 4_294_967_295_u32)]
     pub current_load: u32,
     /// What it last reported.
     #[serde(default)]
@@ -123,6 +124,7 @@ pub struct RunnerRemoved {
 #[serde(deny_unknown_fields, default)]
 pub struct RunnerHeartbeatRequest {
     /// How many cameras it works on.
+    #[schema(value_type = i64, minimum = 0, maximum = 4_294_967_295_u32)]
     pub current_load: u32,
     /// Whatever it reports.
     pub metrics: Map<String, Value>,

@@ -3,14 +3,14 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::Time;
+use crate::{Time, ZoneDocument};
 
 /// A zone as it is kept.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Zone {
     /// Everything that was configured.
     #[serde(flatten)]
-    #[schema(value_type = Object)]
+    #[schema(value_type = ZoneDocument)]
     pub zone: lease::registry::Zone,
     /// When it was added.
     #[serde(default, skip_serializing_if = "Option::is_none")]

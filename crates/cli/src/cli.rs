@@ -9,7 +9,7 @@ use crate::{
     config::Config,
     doctor,
     exit::{Exit, Failure, Outcome},
-    lease, logging, man, nodes, poll, run, serve, settings, token, worker,
+    explain, lease, logging, man, migrate, nodes, plan, poll, run, serve, settings, token, worker,
 };
 
 const ABOUT: &str = "\
@@ -100,6 +100,8 @@ enum Verb {
     Worker(worker::Arguments),
     Poll(poll::Arguments),
     Nodes(nodes::Arguments),
+    Plan(plan::Arguments),
+    Explain(explain::Arguments),
     /// Acquire, keep, look at and end leases
     #[command(subcommand)]
     Lease(lease::Verb),
@@ -107,6 +109,7 @@ enum Verb {
     #[command(subcommand)]
     Token(token::Verb),
     Doctor(doctor::Arguments),
+    Migrate(migrate::Arguments),
     /// Check or show the configuration
     #[command(subcommand)]
     Config(settings::Verb),
@@ -155,9 +158,12 @@ impl Cli {
                 Verb::Worker(arguments) => worker::run(arguments, &self.shared, config).await,
                 Verb::Poll(arguments) => poll::run(arguments, config).await,
                 Verb::Nodes(arguments) => nodes::run(arguments, config).await,
+                Verb::Plan(arguments) => plan::run(arguments, config).await,
+                Verb::Explain(arguments) => explain::run(arguments, config).await,
                 Verb::Lease(verb) => lease::run(verb, config).await,
                 Verb::Token(verb) => token::run(verb, config).await,
                 Verb::Doctor(arguments) => doctor::run(&arguments, config).await,
+                Verb::Migrate(arguments) => migrate::run(arguments).await,
                 Verb::Config(_) | Verb::Completions(_) | Verb::Man(_) => Ok(ExitCode::SUCCESS),
             }
         })

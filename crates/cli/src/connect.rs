@@ -7,7 +7,7 @@ use std::{
 };
 
 use lease::Authority;
-use leasehold_client::{Client, Options, Remote, Trust};
+use leasehold_client::{Client, Error, Options, Remote, Trust};
 use secrecy::SecretString;
 
 use crate::{
@@ -82,6 +82,15 @@ pub fn client(config: &Config) -> Result<Client, Failure> {
     options.token = token;
     options.trust = trust(config)?;
     Client::new(options).map_err(|error| Failure::new(Exit::Usage, error))
+}
+
+/// What a server's refusal means for the binary.
+pub fn refused(error: Error) -> Failure {
+    let unknown = matches!(&error, Error::Problem(problem) if problem.status == 404);
+    if unknown {
+        return Failure::new(Exit::NotFound, error);
+    }
+    lease::Error::from(error).into()
 }
 
 /// The configured server as an authority. Nothing is sent yet.

@@ -24,7 +24,7 @@ pub enum Exit {
     Config = 78,
     /// The lease was lost, and the command was stopped because of it.
     Lost = 79,
-    /// A check found something wrong: `lease verify`, `doctor`.
+    /// A check found something wrong: `lease verify`, `doctor`, `migrate`.
     CheckFailed = 80,
     /// The command could not be supervised; it was not started, or it was killed.
     Supervision = 125,
@@ -44,7 +44,7 @@ Exit codes:
    77  the credential is missing, wrong or not enough
    78  wrong configuration
    79  the lease was lost, and the command was stopped because of it
-   80  a check found something wrong (verify, doctor)
+   80  a check found something wrong (verify, doctor, migrate)
   125  the command could not be supervised
   126, 127  the command could not be run, was not found
   128+n  the command was ended by signal n

@@ -1,13 +1,16 @@
 //! `leasehold nodes`.
 
-use std::{process::ExitCode, time::Duration};
+use std::{process::ExitCode, sync::Arc, time::Duration};
 
 use lease::Authority;
-use leasehold_agents::poller;
+use leasehold_agents::poller::{self, Targets};
 use leasehold_api::{NodeList, NodeTarget, Time};
+use leasehold_client::Client;
+use leasehold_store::Store;
 
 use crate::{
     config::Config,
+    connect,
     exit::{Failure, Outcome},
     poll,
     print::{self, Format},
@@ -17,6 +20,11 @@ use crate::{
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
 /// Show who polls what, and what nobody polls
+///
+/// One line per target: the instance that owns it, how that ownership stands (`owned`, or `uncertain`
+/// when a renewal is overdue), under which token, and who should own it. Targets that nobody owns and
+/// instances that own nothing are shown too. Targets that live in a file are known by the section
+/// `poll` of the configuration.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -34,32 +42,88 @@ pub struct Arguments {
     format: Format,
 }
 
+/// Where the fleet is seen from.
+enum View {
+    /// The server's own view.
+    Server(Client),
+    /// What the store says, read from here.
+    Store {
+        authority: Arc<dyn Authority>,
+        targets: Targets,
+        opened: Option<Store>,
+    },
+}
+
+impl View {
+    async fn open(arguments: &Arguments, config: &Config) -> Result<Self, Failure> {
+        let url = arguments.store.clone().or(config.poll.store.clone());
+        let targets = config.poll.targets_file.clone();
+        if url.is_none() && targets.is_none() {
+            return Ok(Self::Server(connect::client(config)?));
+        }
+        let (authority, opened) = poll::authority(url.as_deref(), config).await?;
+        Ok(Self::Store {
+            authority,
+            targets: targets.map_or(Targets::Store, Targets::File),
+            opened,
+        })
+    }
+
+    async fn look(&self) -> Result<NodeList, Failure> {
+        match self {
+            Self::Server(client) => Ok(client.nodes().await.map_err(lease::Error::from)?),
+            Self::Store {
+                authority, targets, ..
+            } => Ok(poller::fleet(&**authority, targets).await?.into()),
+        }
+    }
+
+    async fn close(self) -> Result<(), Failure> {
+        if let Self::Store {
+            opened: Some(store),
+            ..
+        } = self
+        {
+            store.close().await?;
+        }
+        Ok(())
+    }
+}
+
 /// Shows the fleet once, or again and again.
 pub async fn run(arguments: Arguments, config: Config) -> Outcome {
-    let url = arguments.store.clone().or(config.poll.store.clone());
-    let (authority, store) = poll::authority(url.as_deref(), &config).await?;
-    loop {
-        show(&*authority, arguments.format).await?;
-        if !arguments.watch {
-            break;
-        }
-        tokio::time::sleep(LOOK_AGAIN).await;
-        if !arguments.format.json {
-            print::line("")?;
-        }
+    let view = View::open(&arguments, &config).await?;
+    show(&view.look().await?, arguments.format)?;
+    if arguments.watch {
+        watch(&view, arguments.format).await?;
     }
-    if let Some(store) = store {
-        store.close().await?;
-    }
+    view.close().await?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn show(authority: &dyn Authority, format: Format) -> Result<(), Failure> {
-    let fleet = NodeList::from(poller::fleet(authority).await?);
-    if format.json {
-        return print::json(&fleet);
+/// Shows it again and again, until Ctrl-C.
+async fn watch(view: &View, format: Format) -> Result<(), Failure> {
+    loop {
+        tokio::select! {
+            _ = tokio::signal::ctrl_c() => return Ok(()),
+            () = tokio::time::sleep(LOOK_AGAIN) => {}
+        }
+        if !format.json {
+            print::line("")?;
+        }
+        match view.look().await {
+            Ok(fleet) => show(&fleet, format)?,
+            // Whoever watches wants to see it come back.
+            Err(failure) => eprintln!("{failure}"),
+        }
     }
-    table(&fleet)
+}
+
+fn show(fleet: &NodeList, format: Format) -> Result<(), Failure> {
+    if format.json {
+        return print::json(fleet);
+    }
+    table(fleet)
 }
 
 fn table(fleet: &NodeList) -> Result<(), Failure> {

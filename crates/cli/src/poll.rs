@@ -24,7 +24,15 @@ use crate::{
 Examples:
   leasehold poll --config poll.yaml
   leasehold poll --config poll.yaml --store redis://localhost:6379/
-  leasehold poll --config poll.yaml --server https://leases.example    # over HTTP")]
+  leasehold poll --config poll.yaml --server https://leases.example    # over HTTP
+
+The smallest configuration; targets are the keys session:{id} in that Redis:
+  poll:
+    store: redis://localhost:6379/
+    url: https://api.example/saves/{id}
+
+Results go to standard output, one JSON object per line, unless `sinks` says otherwise. `leasehold
+nodes` shows who polls what, `leasehold config show` every setting.")]
 pub struct Arguments {
     /// Where the state lives: redis://…, postgres://…, embedded:DIR, memory: [default: the server]
     #[arg(long, value_name = "URL", conflicts_with = "server")]

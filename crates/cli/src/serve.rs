@@ -15,7 +15,7 @@ use crate::{
     config::{Config, wrong},
     data_dir,
     exit::{Exit, Failure, Outcome},
-    print,
+    holder, print,
     sessions::{self, Agents},
     settings::refuse_unknown_variables,
 };
@@ -30,7 +30,10 @@ Examples:
   leasehold serve                                         # 127.0.0.1:8740, state in the data folder
   leasehold serve --listen 0.0.0.0:8740 --tls-cert chain.pem --tls-key key.pem
   leasehold serve --store memory:                         # forgets everything at the end
-  LEASEHOLD_TOKENS='[{\"token\":\"…\",\"scopes\":[\"leases:write\"]}]' leasehold serve")]
+  LEASEHOLD_TOKENS='[{\"token\":\"…\",\"scopes\":[\"leases:write\"]}]' leasehold serve
+
+Limits, proxies, allowed networks and sessions are set in the file: `leasehold config show` lists
+everything, `leasehold config show --variables` the environment.")]
 pub struct Arguments {
     /// Where to listen [env: LEASEHOLD_LISTEN] [default: 127.0.0.1:8740]
     #[arg(long, value_name = "ADDR")]
@@ -80,6 +83,12 @@ impl Arguments {
 pub async fn run(arguments: Arguments, shared: &Shared, mut config: Config) -> Outcome {
     refuse_unknown_variables(shared)?;
     arguments.apply(&mut config);
+    // Servers on one machine are different workers; with its port each has the same name after a restart.
+    let port = config.server.listen.port();
+    config
+        .sessions
+        .worker_name
+        .get_or_insert_with(|| format!("worker-{}-{port}", holder::default_name()));
     let folder = data_dir::find(&config);
     let url = store_url(&config, folder.as_ref())?;
     let options = options(&config, folder.clone())?;
@@ -188,7 +197,7 @@ fn options(config: &Config, folder: Option<PathBuf>) -> Result<leasehold_server:
             allow: Some(words(&server.allow)),
         }),
         trusted_proxies: words(&server.trusted_proxies),
-        limits: leasehold_server::Limits::default(),
+        limits: server.limits.checked()?,
         amqp: server.amqp.clone(),
         sessions: sessions::doors(config, folder.as_ref())?,
         data_dir: folder,

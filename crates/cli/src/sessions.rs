@@ -74,7 +74,7 @@ impl Agents {
     ) -> Result<Self, Failure> {
         let options = ReaperOptions {
             interval_ms: config.sessions.expiry_check_interval.millis(),
-            ..ReaperOptions::default()
+            remember_ms: config.sessions.remember.millis(),
         };
         let reaper = reaper
             .then(|| Reaper::start(authority.clone(), clock.clone(), options, metrics.clone()));

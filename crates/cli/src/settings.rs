@@ -40,12 +40,14 @@ pub fn run(verb: &Verb, shared: &Shared) -> Outcome {
     match verb {
         Verb::Check => {
             refuse_unknown_variables(shared)?;
-            config::check_timing(&shared.load()?)?;
+            let config = shared.load()?;
+            config::check_timing(&config)?;
+            config.server.limits.checked()?;
             eprintln!("the configuration is fine");
         }
         Verb::Show { variables: true } => {
             for setting in config::SETTINGS {
-                println!("{:<26}{}", setting.variable, setting.path);
+                println!("{:<42}{}", setting.variable, setting.path);
             }
         }
         Verb::Show { variables: false } => {

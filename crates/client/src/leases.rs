@@ -3,9 +3,9 @@
 use http::Method;
 use leasehold_api::{
     AcquireRequest, EventList, FenceCheck, FenceVerdicts, HeartbeatAnswer, HeartbeatRequest,
-    History, HolderList, HolderPresence, HolderRemoved, Lease, LeaseList, PresenceRequest,
-    RenewManyRequest, RenewRequest, RenewedList, RevokeRequest, Success, ValidateAnswer,
-    ValidateRequest, paths,
+    History, HolderList, HolderPresence, HolderRemoved, Lease, LeaseList, NodeList,
+    PresenceRequest, RenewManyRequest, RenewRequest, RenewedList, RevokeRequest, Success,
+    ValidateAnswer, ValidateRequest, paths,
 };
 use serde::de::DeserializeOwned;
 
@@ -183,9 +183,16 @@ impl Client {
         self.repeatable(Method::PUT, path, request).await
     }
 
-    /// The present incarnation of a holder leaves in good order: everything it has is released.
-    pub async fn leave(&self, name: &str) -> Result<HolderRemoved, Error> {
-        let mut call = self.get(paths::fill(paths::HOLDER, &[name]));
+    /// A holder leaves in good order: everything it has is released. A process names its incarnation,
+    /// so that it can never end the presence of its successor; without one, whoever is there leaves.
+    pub async fn leave(
+        &self,
+        name: &str,
+        incarnation: Option<&str>,
+    ) -> Result<HolderRemoved, Error> {
+        let incarnation = incarnation.map(ToOwned::to_owned);
+        let path = paths::fill(paths::HOLDER, &[name]);
+        let mut call = self.get(query(&path, &[("incarnation", incarnation)]));
         call.method = Method::DELETE;
         self.call(call).await
     }
@@ -194,6 +201,11 @@ impl Client {
     pub async fn holders(&self, cursor: Option<&str>) -> Result<HolderList, Error> {
         let path = query(paths::HOLDERS, &[("cursor", cursor.map(ToOwned::to_owned))]);
         self.call(self.get(path)).await
+    }
+
+    /// Who polls what, and what nobody polls.
+    pub async fn nodes(&self) -> Result<NodeList, Error> {
+        self.call(self.get(paths::NODES)).await
     }
 
     async fn repeatable<T: DeserializeOwned>(

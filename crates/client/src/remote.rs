@@ -8,7 +8,7 @@ use lease::{
     Acquire, Acquired, Answer, Authority, Capabilities, Committed, Departure, EventPage,
     EventQuery, HandoffState, HandoffStep, Key, Lease, LeaseId, LeaseQuery, LeaseRef, Page, Record,
     RecordQuery, Renew, Renewed, Revision, Revoke, Token, Transaction, UnixMillis, Verdict, Want,
-    Watch,
+    Watch, history::SealPage,
 };
 use leasehold_api::paths;
 use serde::{Serialize, de::DeserializeOwned};
@@ -179,6 +179,10 @@ impl Authority for Remote {
 
     fn events(&self, query: EventQuery) -> Answer<'_, EventPage> {
         Box::pin(async move { self.read("events", &query).await })
+    }
+
+    fn seals(&self, after: Revision, limit: usize) -> Answer<'_, SealPage> {
+        Box::pin(async move { self.read("seals", &(after, limit)).await })
     }
 
     fn watch(&self, from: Option<Revision>) -> Answer<'_, Watch> {

@@ -16,14 +16,11 @@ pub struct System;
 
 impl Clock for System {
     fn unix(&self) -> UnixMillis {
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "the one place that reads the wall clock"
-        )]
-        let since_1970 = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
-        UnixMillis::new(millis(since_1970))
+        UnixMillis::new(millis(since_1970()))
+    }
+
+    fn unix_nanos(&self) -> u128 {
+        since_1970().as_nanos()
     }
 
     fn boot(&self) -> BootMillis {
@@ -48,6 +45,30 @@ impl Clock for System {
     }
 }
 
+fn since_1970() -> Duration {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the one place that reads the wall clock"
+    )]
+    let now = SystemTime::now();
+    now.duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nanoseconds_are_finer_than_the_milliseconds_they_agree_with() {
+        let before = System.unix().get();
+        let seen: Vec<u128> = (0..100).map(|_| System.unix_nanos()).collect();
+        let after = System.unix().get();
+        let range = u128::from(before) * 1_000_000..u128::from(after + 1) * 1_000_000;
+        assert!(seen.iter().all(|nanos| range.contains(nanos)), "{seen:?}");
+        assert!(seen.iter().any(|nanos| nanos % 1_000_000 != 0), "{seen:?}");
+    }
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Acquire, Acquired, Committed, Departure, Error, EventPage, EventQuery, HandoffState,
     HandoffStep, Key, Lease, LeaseId, LeaseQuery, LeaseRef, Notice, Page, Record, RecordQuery,
-    Renew, Renewed, Revision, Revoke, Token, Transaction, UnixMillis, Verdict,
+    Renew, Renewed, Revision, Revoke, Token, Transaction, UnixMillis, Verdict, history::SealPage,
 };
 
 /// The future of an answer. Dropping it cancels a wait; a request that was already decided stays
@@ -92,6 +92,10 @@ pub trait Authority: Send + Sync + 'static {
 
     /// A page of the history, oldest first (L19, L21).
     fn events(&self, query: EventQuery) -> Answer<'_, EventPage>;
+
+    /// The seals over the history that end after `after`, oldest first, at most `limit` of them. Every
+    /// event is sealed soon after it happened (see [`crate::history`]).
+    fn seals(&self, after: Revision, limit: usize) -> Answer<'_, SealPage>;
 
     /// Changes as they happen: those after `from`, or from now on. When the history no longer has
     /// what comes after `from`, the first notice is a snapshot (L20).

@@ -53,8 +53,9 @@ pub enum Standing {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tenure {
     deadline: BootMillis,
+    /// When the newest request was sent that was granted or renewed.
+    sent: BootMillis,
     ttl: Ttl,
-    margin: Margin,
     on_outage: OnOutage,
     ended: bool,
 }
@@ -64,19 +65,35 @@ impl Tenure {
     pub fn granted(sent: BootMillis, ttl: Ttl, margin: Margin, on_outage: OnOutage) -> Self {
         Self {
             deadline: sent.plus(trusted_millis(ttl, margin)),
+            sent,
             ttl,
-            margin,
             on_outage,
             ended: false,
         }
     }
 
-    /// A renewal that was sent at `sent` succeeded. Never moves the deadline back (L8), and never
-    /// revives a tenure that ended (L7).
-    pub fn renewed(&mut self, sent: BootMillis) {
-        if !self.ended {
-            let deadline = sent.plus(trusted_millis(self.ttl, self.margin));
-            self.deadline = self.deadline.max(deadline);
+    /// A renewal that was sent at `sent` succeeded, and the lease has this ttl from then on. Never
+    /// moves the deadline back (L8), also not with a shorter ttl: the authority does not take back
+    /// what it promised either. Never revives a tenure that ended (L7).
+    ///
+    /// ```
+    /// use lease::{BootMillis, Margin, OnOutage, Tenure, Ttl};
+    /// let (long, short) = (Ttl::from_secs(30).unwrap(), Ttl::from_secs(6).unwrap());
+    /// let sent = BootMillis::new(0);
+    /// let mut tenure = Tenure::granted(sent, long, Margin::of(long), OnOutage::FailClosed);
+    /// tenure.renewed(sent.plus(1_000), short, Margin::of(short));
+    /// assert_eq!(tenure.deadline(), sent.plus(28_000)); // as granted
+    /// assert_eq!(tenure.renew_at(), sent.plus(3_000)); // at the new pace
+    /// ```
+    pub fn renewed(&mut self, sent: BootMillis, ttl: Ttl, margin: Margin) {
+        if self.ended {
+            return;
+        }
+        let deadline = sent.plus(trusted_millis(ttl, margin));
+        self.deadline = self.deadline.max(deadline);
+        // An answer that was overtaken by a newer one says nothing about the ttl any more.
+        if sent >= self.sent {
+            (self.sent, self.ttl) = (sent, ttl);
         }
     }
 
@@ -110,11 +127,7 @@ impl Tenure {
 
     /// When to renew next, counted from the last renewal that succeeded: a third of the ttl.
     pub fn renew_at(&self) -> BootMillis {
-        let last_sent = self
-            .deadline
-            .get()
-            .saturating_sub(trusted_millis(self.ttl, self.margin));
-        BootMillis::new(last_sent).plus(self.ttl.millis() / 3)
+        self.sent.plus(self.ttl.millis() / 3)
     }
 
     /// The outage policy.

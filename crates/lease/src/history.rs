@@ -1,6 +1,12 @@
 //! Questions to the history (L21): who owned a key at a time, and did two owners ever overlap?
 
+mod audit;
+mod seal;
+
 use std::collections::HashMap;
+
+pub use audit::{Audit, Break, Scope, What, audit};
+pub use seal::{Digest, Mark, Marks, Seal, SealPage};
 
 use crate::{Event, EventKind, EventLease, Key, Token, UnixMillis};
 
@@ -75,6 +81,17 @@ pub enum Fault {
         /// The earlier token.
         earlier: Token,
     },
+}
+
+impl Fault {
+    /// Where it shows.
+    pub fn revision(&self) -> crate::Revision {
+        match self {
+            Self::Disorder { event }
+            | Self::Overlap { event, .. }
+            | Self::TokenWentBack { event, .. } => event.revision,
+        }
+    }
 }
 
 impl std::fmt::Display for Fault {

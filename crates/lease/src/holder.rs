@@ -20,7 +20,8 @@ text! {
 }
 
 /// Who owns a lease. Two processes that were configured with one name still differ in their
-/// incarnation, and only the same name *and* incarnation count as the same holder (L2).
+/// incarnation, and only the same name *and* incarnation, within the same tenant, count as the same
+/// holder (L2).
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Holder {
     /// The stable name.

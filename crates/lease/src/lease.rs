@@ -62,7 +62,7 @@ impl Revision {
     /// The next one.
     #[must_use]
     pub const fn next(self) -> Self {
-        Self(self.0 + 1)
+        Self(self.0.saturating_add(1))
     }
 }
 

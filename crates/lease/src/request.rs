@@ -448,6 +448,36 @@ pub struct LeaseQuery {
     pub limit: usize,
 }
 
+impl LeaseQuery {
+    /// Whether this lease is on the list, apart from its status: that depends on the time.
+    pub fn matches(&self, lease: &Lease) -> bool {
+        let kind = self.kind.as_deref();
+        let id = self.id.as_deref();
+        let tenant = self.tenant.as_deref();
+        kind.is_none_or(|kind| lease.key.kind() == kind)
+            && id.is_none_or(|id| lease.key.id() == id)
+            && self
+                .holder
+                .as_ref()
+                .is_none_or(|name| lease.holder.name == *name)
+            && tenant.is_none_or(|tenant| lease.labels.tenant() == Some(tenant))
+            && self.after.as_ref().is_none_or(|after| lease.key > *after)
+    }
+
+    /// Cuts the page out of all that match: by key, and what stands on one key by its age. All that
+    /// stands on one key stays on one page, since the next page starts after a key.
+    pub fn page(&self, mut found: Vec<Lease>) -> Page<Lease> {
+        found.sort_by(|a, b| (&a.key, a.acquired_at, a.id).cmp(&(&b.key, b.acquired_at, b.id)));
+        let mut end = self.limit.min(found.len());
+        while end > 0 && end < found.len() && found[end].key == found[end - 1].key {
+            end += 1;
+        }
+        let more = end < found.len();
+        found.truncate(end);
+        Page { items: found, more }
+    }
+}
+
 /// Which records a list shows: one kind, in the order of their ids.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct RecordQuery {

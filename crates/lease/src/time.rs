@@ -75,6 +75,11 @@ impl BootMillis {
 pub trait Clock: Send + Sync + 'static {
     /// Wall-clock time. May jump; good for showing and for the authority's anchor.
     fn unix(&self) -> UnixMillis;
+    /// Wall-clock time in nanoseconds since 1970, as fine as this clock knows it: for names that must
+    /// never come twice.
+    fn unix_nanos(&self) -> u128 {
+        u128::from(self.unix().get()) * 1_000_000
+    }
     /// Time that never jumps and counts while the machine sleeps.
     fn boot(&self) -> BootMillis;
     /// Resolves when [`Clock::boot`] has reached `at`.

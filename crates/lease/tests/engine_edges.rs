@@ -242,3 +242,83 @@ fn a_tick_that_has_more_to_expire_than_one_batch_says_so() {
     let (_, effects) = apply(&mut engine, later, Command::Tick);
     assert_eq!(effects.events.len(), 1);
 }
+
+#[test]
+fn l6_a_wait_that_ends_with_the_lapse_gets_the_key_before_those_who_came_later() {
+    for (lapse_ms, end_ms, tick_ms) in [
+        (1_000, 1_000, 1_000),
+        (1_000, 1_000, 1_500),
+        (1_000, 1_200, 3_000),
+    ] {
+        let mut engine = Engine::new(Options::default());
+        let first = grant(&mut engine, START, ask("a", "ann"));
+        assert_eq!(first.expires_at, START.plus(lapse_ms));
+        let wait = |name: &str, wait_ms| Acquire {
+            wait_ms,
+            ..ask("a", name)
+        };
+        let (bob, _) = apply(&mut engine, START, Command::Acquire(wait("bob", end_ms)));
+        let (cid, _) = apply(&mut engine, START, Command::Acquire(wait("cid", 60_000)));
+        let (Outcome::Waiting(bob), Outcome::Waiting(cid)) = (bob, cid) else {
+            panic!("both wait");
+        };
+        let (_, effects) = apply(&mut engine, START.plus(tick_ms), Command::Tick);
+        let [(ticket, Acquired::Granted { leases, .. })] = effects.woken.as_slice() else {
+            panic!("exactly one is woken: {:?}", effects.woken);
+        };
+        assert_eq!((*ticket, &leases[0].holder), (bob, &holder("bob")));
+        assert!(leases[0].token > first.token);
+        let (_, effects) = apply(
+            &mut engine,
+            START.plus(tick_ms),
+            Command::Release(LeaseRef::from(&leases[0])),
+        );
+        assert_eq!(effects.woken.len(), 1);
+        assert_eq!(effects.woken[0].0, cid, "the next in line");
+    }
+}
+
+#[test]
+fn l6_a_wait_whose_end_nobody_told_yet_gets_a_released_key() {
+    let mut engine = Engine::new(Options::default());
+    let first = grant(&mut engine, START, ask("a", "ann"));
+    let wait = Acquire {
+        wait_ms: 100,
+        ..ask("a", "bob")
+    };
+    let (outcome, _) = apply(&mut engine, START, Command::Acquire(wait));
+    let Outcome::Waiting(ticket) = outcome else {
+        panic!("it waits");
+    };
+    // The release comes in before the tick that would end the wait.
+    let late = START.plus(100);
+    let (_, effects) = apply(&mut engine, late, Command::Release(LeaseRef::from(&first)));
+    let woken: Vec<_> = effects.woken.iter().map(|(ticket, _)| *ticket).collect();
+    assert_eq!(woken, [ticket]);
+    assert!(matches!(effects.woken[0].1, Acquired::Granted { .. }));
+    let (_, effects) = apply(&mut engine, late.plus(1), Command::Tick);
+    assert!(effects.woken.is_empty(), "told once");
+}
+
+#[test]
+fn l6_a_wait_that_ends_with_the_lapse_and_may_not_have_the_key_learns_why() {
+    let mut engine = Engine::new(Options::default());
+    let other = Acquire {
+        ttl: Ttl::from_secs(60).unwrap(),
+        ..ask("other", "bob")
+    };
+    grant(&mut engine, START, other);
+    grant(&mut engine, START, ask("a", "ann"));
+    let wait = Acquire {
+        wait_ms: 1_000,
+        limit: Some(1),
+        ..ask("a", "bob")
+    };
+    let (outcome, _) = apply(&mut engine, START, Command::Acquire(wait));
+    assert!(matches!(outcome, Outcome::Waiting(_)));
+    let (_, effects) = apply(&mut engine, START.plus(1_000), Command::Tick);
+    let [(_, Acquired::Refused(refusal))] = effects.woken.as_slice() else {
+        panic!("{:?}", effects.woken);
+    };
+    assert_eq!(refusal.cause, Cause::Limit { limit: 1 });
+}

@@ -47,11 +47,37 @@ proptest! {
         let mut newest = 0;
         for at in sent {
             let before = tenure.deadline();
-            tenure.renewed(SENT.plus(at));
+            tenure.renewed(SENT.plus(at), ttl, Margin::of(ttl));
             newest = newest.max(at);
             prop_assert!(tenure.deadline() >= before);
             prop_assert_eq!(tenure.deadline(), SENT.plus(newest + 28_000));
             prop_assert_eq!(tenure.renew_at(), SENT.plus(newest + 10_000), "from the last renewal");
+        }
+    }
+
+    /// L8, L10: a renewal may change the ttl. The holder then goes by the new one, never trusts the
+    /// lease longer than any authority promised, and never shorter than it was promised already.
+    #[test]
+    fn l8_a_renewal_that_changes_the_ttl_changes_the_pace_and_never_takes_time_back(
+        renewals in proptest::collection::vec((0..50_000_u64, 1..100_000_u64), 1..20),
+    ) {
+        let ttl = Ttl::from_secs(30).unwrap();
+        let mut tenure = Tenure::granted(SENT, ttl, Margin::of(ttl), OnOutage::FailClosed);
+        // What the authority does at the very moment of sending: forward only.
+        let mut expires_at = SENT.plus(ttl.millis());
+        let (mut newest, mut pace_ms) = (0, ttl.millis() / 3);
+        for (at, ttl_ms) in renewals {
+            let ttl = Ttl::from_millis(ttl_ms).unwrap();
+            let before = tenure.deadline();
+            tenure.renewed(SENT.plus(at), ttl, Margin::of(ttl));
+            expires_at = expires_at.max(SENT.plus(at + ttl_ms));
+            prop_assert!(tenure.deadline() >= before);
+            prop_assert!(tenure.deadline() <= expires_at);
+            prop_assert!(tenure.deadline() >= SENT.plus(at + ttl_ms - Margin::of(ttl).millis()));
+            if at >= newest {
+                (newest, pace_ms) = (at, ttl_ms / 3);
+            }
+            prop_assert_eq!(tenure.renew_at(), SENT.plus(newest + pace_ms));
         }
     }
 
@@ -61,7 +87,7 @@ proptest! {
         let ttl = Ttl::from_secs(30).unwrap();
         let mut tenure = Tenure::granted(SENT, ttl, Margin::of(ttl), policy);
         tenure.end();
-        tenure.renewed(SENT.plus(at));
+        tenure.renewed(SENT.plus(at), ttl, Margin::of(ttl));
         prop_assert_eq!(tenure.standing(SENT), Standing::Over);
         prop_assert_eq!(tenure.standing(SENT.plus(at)), Standing::Over);
     }
@@ -74,7 +100,7 @@ proptest! {
         let ttl = Ttl::from_millis(ttl_ms).unwrap();
         let mut tenure = Tenure::granted(SENT, ttl, margin, OnOutage::FailClosed);
         prop_assert_eq!(tenure.standing(SENT), Standing::Over);
-        tenure.renewed(SENT.plus(10));
+        tenure.renewed(SENT.plus(10), ttl, margin);
         prop_assert_eq!(tenure.standing(SENT.plus(10)), Standing::Over);
         prop_assert!(tenure.renew_at() <= SENT.plus(10 + ttl_ms));
     }

@@ -12,16 +12,35 @@ use leasehold_api::Code;
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::time::timeout;
 
-use crate::{Reject, frame::too_slow};
+use crate::{Limits, Reject, frame::too_slow};
 
-/// The largest body of a request.
-pub(crate) const MAX_BODY_BYTES: usize = 1024 * 1024;
-/// The largest body of a call to the kernel's own interface: a transaction may hold several records of
+/// What a call to the kernel's own interface may always hold: a transaction has several records of
 /// 256 KiB each.
-pub(crate) const MAX_KERNEL_BODY_BYTES: usize = 8 * 1024 * 1024;
+const KERNEL_BODY_BYTES: usize = 8 * 1024 * 1024;
 
-/// How long a caller may take to send its body: one that trickles must not hold a place for ever.
-const MAX_BODY_TIME: Duration = Duration::from_secs(10);
+/// What the body of a request may be. Goes along with the request.
+#[derive(Clone, Copy)]
+pub(crate) struct BodyLimit {
+    /// How large.
+    pub bytes: usize,
+    /// How long it may take to arrive: one that trickles must not hold a place for ever.
+    pub time: Duration,
+}
+
+impl BodyLimit {
+    pub fn of(limits: &Limits) -> Self {
+        Self {
+            bytes: limits.body_bytes,
+            time: limits.request_timeout(),
+        }
+    }
+
+    /// What came along with a request; a request that went past the frame gets the defaults.
+    fn along(request: &Request) -> Self {
+        let along = request.extensions().get().copied();
+        along.unwrap_or_else(|| Self::of(&Limits::default()))
+    }
+}
 
 /// A JSON object as the body of a request. Wrong fields are named.
 pub struct JsonBody<T>(pub T);
@@ -30,7 +49,8 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for JsonBody<T> {
     type Rejection = Reject;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Reject> {
-        let bytes = read(request, MAX_BODY_BYTES).await?;
+        let limit = BodyLimit::along(&request);
+        let bytes = read(request, limit).await?;
         leasehold_api::parse(&bytes)
             .map(Self)
             .map_err(|error| Reject::invalid(vec![error]))
@@ -50,27 +70,32 @@ impl<S: Send + Sync> FromRequest<S> for KernelBody {
     type Rejection = Reject;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Reject> {
-        read(request, MAX_KERNEL_BODY_BYTES).await.map(Self)
+        let limit = BodyLimit::along(&request);
+        let limit = BodyLimit {
+            bytes: limit.bytes.max(KERNEL_BODY_BYTES),
+            ..limit
+        };
+        read(request, limit).await.map(Self)
     }
 }
 
-async fn read(request: Request, limit: usize) -> Result<axum::body::Bytes, Reject> {
+async fn read(request: Request, limit: BodyLimit) -> Result<axum::body::Bytes, Reject> {
     let too_large = || {
         Reject::new(
             Code::PayloadTooLarge,
-            format!("a body has at most {limit} bytes"),
+            format!("a body has at most {} bytes", limit.bytes),
         )
     };
     let headers = request.headers();
     let announced = headers
         .get(header::CONTENT_LENGTH)
         .and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
-    if announced.is_some_and(|length| length > limit) {
+    if announced.is_some_and(|length| length > limit.bytes) {
         return Err(too_large());
     }
     let json = is_json(headers);
     // Reading fails when the body is too long or the caller went away; the latter sees no answer.
-    let bytes = timeout(MAX_BODY_TIME, to_bytes(request.into_body(), limit))
+    let bytes = timeout(limit.time, to_bytes(request.into_body(), limit.bytes))
         .await
         .map_err(|_| too_slow())?
         .map_err(|_| too_large())?;

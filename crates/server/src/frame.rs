@@ -18,7 +18,7 @@ use leasehold_api::{Code, problem::MEDIA_TYPE};
 use tokio::time::{Instant, timeout};
 use uuid::Uuid;
 
-use crate::{App, Reject, auth::Origin, problem::of_status, shed::Class};
+use crate::{App, Reject, auth::Origin, body::BodyLimit, problem::of_status, shed::Class};
 
 /// Names a request in answers and logs.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -47,6 +47,8 @@ pub(crate) async fn frame(
     let known = KnownAs::default();
     request.extensions_mut().insert(origin);
     request.extensions_mut().insert(known.clone());
+    let body = BodyLimit::of(&app.parts().limits);
+    request.extensions_mut().insert(body);
     let response = admitted(&app, origin, class, request, next).await;
     let mut response = written(response, &id);
     if let Ok(value) = HeaderValue::from_str(&id) {

@@ -1,5 +1,7 @@
 //! The specification, made from the routes themselves.
 
+use std::collections::BTreeMap;
+
 use axum::{
     response::{IntoResponse, Response},
     routing::get,
@@ -9,9 +11,10 @@ use leasehold_api::{Problem, paths};
 use utoipa::{
     OpenApi as _, ToSchema as _,
     openapi::{
-        OpenApi, Ref, RefOr, ResponseBuilder,
+        OpenApi, Ref, RefOr, Required, ResponseBuilder, Schema,
         content::ContentBuilder,
         path::Operation,
+        request_body::RequestBody,
         security::{HttpAuthScheme, HttpBuilder, SecurityScheme},
     },
 };
@@ -78,9 +81,8 @@ fn finished(mut api: OpenApi) -> OpenApi {
         .scheme(HttpAuthScheme::Bearer)
         .description(Some("A token with the scopes named at each operation"))
         .build();
-    api.components
-        .get_or_insert_default()
-        .add_security_scheme("bearer", SecurityScheme::Http(scheme));
+    let components = api.components.get_or_insert_default();
+    components.add_security_scheme("bearer", SecurityScheme::Http(scheme));
     for item in api.paths.paths.values_mut() {
         let operations = [
             &mut item.get,
@@ -90,9 +92,31 @@ fn finished(mut api: OpenApi) -> OpenApi {
         ];
         for operation in operations.into_iter().flatten() {
             document_problems(operation);
+            if let Some(RefOr::T(body)) = &mut operation.request_body
+                && may_be_absent(body, &components.schemas)
+            {
+                body.required = Some(Required::False);
+            }
         }
     }
     api
+}
+
+/// An empty body counts as an object without fields, so a body without required ones can be left out.
+fn may_be_absent(body: &RequestBody, schemas: &BTreeMap<String, RefOr<Schema>>) -> bool {
+    body.content.values().all(|content| {
+        let RefOr::T(content) = content else {
+            return false;
+        };
+        let schema = match &content.schema {
+            Some(RefOr::Ref(named)) => {
+                let name = named.ref_location.rsplit('/').next().unwrap_or_default();
+                schemas.get(name)
+            }
+            other => other.as_ref(),
+        };
+        matches!(schema, Some(RefOr::T(Schema::Object(object))) if object.required.is_empty())
+    })
 }
 
 fn document_problems(operation: &mut Operation) {

@@ -100,9 +100,6 @@ async fn grant_expecting(
     }
     request.validate()?;
     registry::guard_keys(app.authority(), caller, request.want.keys()).await?;
-    if let Some(refusal) = namesake(app, caller, &request).await? {
-        return Ok(Some(Acquired::Refused(refusal)));
-    }
     let waits = request.wait_ms > 0;
     let _waiting = waits.then(|| app.metrics().waiter());
     let limit = app.parts().limits.request_timeout() + Duration::from_millis(request.wait_ms);
@@ -126,36 +123,6 @@ async fn grant_expecting(
         .retry_after(RETRY_SOON)),
         answer = timeout(limit, call) => answer.unwrap_or_else(|_| Err(too_slow())),
     }
-}
-
-/// The kernel grants a lease again to the same holder (L2), and names are not bound to tenants: a
-/// holder of another tenant that happens to have this one's name must not be taken for it.
-async fn namesake(
-    app: &App,
-    caller: &Caller,
-    request: &Acquire,
-) -> Result<Option<lease::Refusal>, Reject> {
-    if caller.tenant.is_none() {
-        return Ok(None);
-    }
-    for key in request.want.keys() {
-        let Some(live) = app.authority().lease(key.clone()).await? else {
-            continue;
-        };
-        if live.holder == request.holder && !caller.sees(live.labels.tenant()) {
-            let now = app.authority().now().await?;
-            return Ok(Some(lease::Refusal {
-                key: key.clone(),
-                cause: Cause::Held {
-                    left_ms: live.lapses_at().since(now),
-                    holder: live.holder,
-                    token: live.token,
-                    labels: live.labels,
-                },
-            }));
-        }
-    }
-    Ok(None)
 }
 
 async fn decide(

@@ -1,11 +1,11 @@
 //! Settings of the server, readable from a configuration file. Unknown names are errors.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{net::SocketAddr, path::PathBuf};
 
 use secrecy::SecretString;
 use serde::Deserialize;
 
-use crate::{auth::TokenSpec, doors::v3::SessionOptions};
+use crate::{Limits, auth::TokenSpec, doors::v3::SessionOptions};
 
 /// Settings of the server.
 #[derive(Clone, Debug, Deserialize)]
@@ -76,62 +76,4 @@ pub struct TlsOptions {
 pub struct GuardOptions {
     /// Networks or addresses; the private and loopback ranges of IPv4 and IPv6 when absent.
     pub allow: Option<Vec<String>>,
-}
-
-/// Limits, each with a default that suits one machine.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Limits {
-    /// Renewals, heartbeats and releases at the same time.
-    pub keeps: usize,
-    /// Acquires at the same time that do not wait. Far below `keeps`, so that whoever holds a lease
-    /// can always keep it.
-    pub acquires: usize,
-    /// Acquires that wait in a queue.
-    pub waiters: usize,
-    /// Reads and other writes at the same time.
-    pub others: usize,
-    /// Open streams.
-    pub streams: usize,
-    /// Acquires per second and token; `None` means no limit.
-    pub acquires_per_second: Option<u32>,
-    /// How many acquires may come at once before the rate counts.
-    pub acquire_burst: Option<u32>,
-    /// How long one request may take, in ms; waits come on top.
-    pub request_timeout_ms: u64,
-    /// How long the server waits for open requests when it stops, in ms.
-    pub shutdown_ms: u64,
-    /// How often an idle stream shows that it is alive, in ms.
-    pub stream_heartbeat_ms: u64,
-}
-
-impl Limits {
-    pub(crate) fn request_timeout(&self) -> Duration {
-        Duration::from_millis(self.request_timeout_ms)
-    }
-
-    pub(crate) fn shutdown(&self) -> Duration {
-        Duration::from_millis(self.shutdown_ms)
-    }
-
-    pub(crate) fn stream_heartbeat(&self) -> Duration {
-        Duration::from_millis(self.stream_heartbeat_ms)
-    }
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            keeps: 8192,
-            acquires: 1024,
-            waiters: 16_384,
-            others: 1024,
-            streams: 16_384,
-            acquires_per_second: None,
-            acquire_burst: None,
-            request_timeout_ms: 10_000,
-            shutdown_ms: 10_000,
-            stream_heartbeat_ms: 10_000,
-        }
-    }
 }

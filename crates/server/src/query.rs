@@ -2,6 +2,7 @@
 
 use axum::extract::FromRequestParts;
 use http::request::Parts;
+use lease::Revision;
 use leasehold_api::FieldError;
 use serde::de::DeserializeOwned;
 
@@ -39,4 +40,18 @@ pub(crate) fn page_limit(limit: Option<usize>) -> Result<usize, Reject> {
         Some(limit @ 1..=MAX_PAGE) => Ok(limit),
         Some(_) => Err(Reject::field("limit", "1 to 1000")),
     }
+}
+
+/// The largest revision that is exact in every JSON reader. No authority gets there.
+const MAX_REVISION: u64 = (1 << 53) - 1;
+
+/// A revision that the caller has seen.
+pub(crate) fn seen_revision(field: &'static str, seen: u64) -> Result<Revision, Reject> {
+    if seen > MAX_REVISION {
+        return Err(Reject::field(
+            field,
+            "a revision: a whole number from 0 to 2^53 - 1",
+        ));
+    }
+    Ok(Revision::new(seen))
 }

@@ -112,6 +112,7 @@ impl Builder {
         let options = self.options;
         let authority = self.authority.ok_or(Error::Missing("an authority"))?;
         let clock = self.clock.ok_or(Error::Missing("a clock"))?;
+        options.limits.check()?;
         let guard = Guard::new(options.lan_guard.as_ref(), &options.trusted_proxies)?;
         if options.tls.is_none() && !options.insecure_listen && !options.listen.ip().is_loopback() {
             return Err(Error::Unencrypted(options.listen));
@@ -207,6 +208,7 @@ impl Server {
         let begun = CancellationToken::new();
         let hub = tokio::spawn(parts.hub.clone().run(
             parts.authority.clone(),
+            parts.clock.clone(),
             parts.metrics.clone(),
             parts.closing.clone(),
             begun.clone(),

@@ -39,6 +39,9 @@ pub(crate) fn config(options: &TlsOptions, data_dir: Option<&Path>) -> Result<Ru
     let chain = CertificateDer::pem_file_iter(&cert)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
         .map_err(|error| wrong(&cert, &error))?;
+    if chain.is_empty() {
+        return Err(wrong(&cert, &"no certificate in PEM is in it"));
+    }
     let private = PrivateKeyDer::from_pem_file(&key).map_err(|error| wrong(&key, &error))?;
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let mut config = ServerConfig::builder_with_provider(provider)
@@ -46,7 +49,16 @@ pub(crate) fn config(options: &TlsOptions, data_dir: Option<&Path>) -> Result<Ru
         .map_err(|error| Error::Tls(error.to_string()))?
         .with_no_client_auth()
         .with_single_cert(chain, private)
-        .map_err(|error| wrong(&cert, &error))?;
+        .map_err(|error| match error {
+            rustls::Error::InconsistentKeys(_) => wrong(
+                &key,
+                &format_args!(
+                    "this private key does not belong to the certificate in {}",
+                    cert.display()
+                ),
+            ),
+            error => wrong(&cert, &error),
+        })?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(RustlsConfig::from_config(Arc::new(config)))
 }

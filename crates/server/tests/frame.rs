@@ -317,7 +317,14 @@ async fn health_metrics_and_the_page_are_there() {
     );
     let text = page.text().await.unwrap();
     assert!(text.contains("<title>Leasehold</title>") && !text.contains("https://"));
-    for file in ["/page.js", "/page.css"] {
+    for file in [
+        "/page.js",
+        "/page.css",
+        "/api.js",
+        "/player.js",
+        "/session.js",
+        "/tables.js",
+    ] {
         assert_eq!(
             server.send("", Method::GET, file, None).await.status(),
             200,

@@ -3,7 +3,7 @@
 mod support;
 
 use serde_json::{Value, json};
-use support::{ADMIN, READER, WRITER, start};
+use support::{ADMIN, READER, TENANT_A, WRITER, start};
 
 #[tokio::test]
 async fn a_lease_lives_and_ends_through_the_door() {
@@ -440,4 +440,83 @@ async fn holders_are_there_until_their_ttl_is_over() {
         server.call(WRITER, "DELETE", path, Value::Null).await.0,
         404
     );
+}
+
+#[tokio::test]
+async fn a_process_ends_its_own_presence_and_never_its_successor_s() {
+    let server = start().await;
+    let path = "/api/v1/holders/node-1/";
+    let present = async |incarnation: &str| {
+        let body = json!({"incarnation": incarnation, "ttl_seconds": 5});
+        server.call(WRITER, "PUT", path, body).await.0
+    };
+    assert_eq!(present("first").await, 200);
+    let body = json!({"kind": "job", "id": "x", "holder": "node-1", "incarnation": "first"});
+    let (status, _) = server
+        .call(WRITER, "POST", "/api/v1/leases/acquire/", body)
+        .await;
+    assert_eq!(status, 200);
+    assert_eq!(present("second").await, 409, "another incarnation is there");
+    // The first one hangs, its presence lapses, and a successor takes over.
+    server.clock.advance(5_000);
+    assert_eq!(present("second").await, 200);
+    let leave = async |query: &str| {
+        server
+            .call(WRITER, "DELETE", &format!("{path}{query}"), Value::Null)
+            .await
+    };
+    // It wakes up and leaves: that is no business of its successor.
+    let (status, problem) = leave("?incarnation=first").await;
+    assert_eq!(status, 404, "{problem}");
+    let (_, list) = server
+        .call(READER, "GET", "/api/v1/holders/", Value::Null)
+        .await;
+    assert_eq!(list["holders"][0]["incarnation"], "second", "{list}");
+    let (status, _) = leave("?incarnation=").await;
+    assert_eq!(status, 400, "an empty one is none");
+    let (status, _) = leave("?incarnatoin=second").await;
+    assert_eq!(status, 400, "a slip must not end somebody else");
+    let (status, gone) = leave("?incarnation=second").await;
+    assert_eq!(
+        (status.as_u16(), &gone["leases_released"]),
+        (200, &json!(1))
+    );
+    assert_eq!(leave("?incarnation=second").await.0, 404);
+    // Without one, whoever is there leaves.
+    assert_eq!(present("third").await, 200);
+    assert_eq!(leave("").await.0, 200);
+}
+
+#[tokio::test]
+async fn l21_the_history_is_held_against_its_seals() {
+    let server = start().await;
+    let path = "/api/v1/leases/history/verify";
+    let lease = server.acquire("job", "sealed", "h").await;
+    let id = lease["lease_id"].as_str().unwrap();
+    let release = format!("/api/v1/leases/{id}/release/");
+    server.call(WRITER, "DELETE", &release, Value::Null).await;
+    for query in ["", "?key=job:sealed", "?after=1"] {
+        let (status, told) = server
+            .call(READER, "GET", &format!("{path}{query}"), Value::Null)
+            .await;
+        assert_eq!(status, 200, "{told}");
+        assert_eq!(told["sound"], true, "{told}");
+        assert_eq!(told["faults"], json!([]));
+        assert_eq!(told["unsealed"], 0);
+        assert_eq!(told["head"]["revision"], told["newest"]);
+        assert_eq!(told["head"]["digest"].as_str().unwrap().len(), 64);
+    }
+    for (token, query, expected) in [
+        (READER, "?key=nonsense", 400),
+        (READER, "?after=x", 400),
+        (READER, "?what=1", 400),
+        // The seals are over everybody's changes.
+        (TENANT_A, "", 403),
+        ("", "", 401),
+    ] {
+        let (status, problem) = server
+            .call(token, "GET", &format!("{path}{query}"), Value::Null)
+            .await;
+        assert_eq!(status.as_u16(), expected, "{query}: {problem}");
+    }
 }

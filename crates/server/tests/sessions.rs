@@ -5,20 +5,23 @@
 
 mod support;
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, atomic::Ordering},
+};
 
 use lease::{EventKind, EventQuery, LeaseQuery, RecordQuery, Status};
 use leasehold_server::SessionOptions;
 use reqwest::Method;
 use serde_json::{Value, json};
-use support::{ADMIN, READER, Running, TENANT_A, TENANT_B, options};
+use support::{ADMIN, READER, Running, TENANT_A, TENANT_B, guarded::Guarded, options};
 
 const WRITE: &str = "v3-write-secret";
 const READ: &str = "v3-read-secret";
 const NOBODY: &str = "0199a0a0-0000-8000-8000-000000000000";
 
-async fn start_with(sessions: SessionOptions) -> Running {
-    let mut options = options();
+/// With tokens for sessions.
+fn tokens(mut options: leasehold_server::Options) -> leasehold_server::Options {
     for (secret, scope, tenant) in [
         (WRITE, "v3:write", None),
         (READ, "v3:read", None),
@@ -28,6 +31,11 @@ async fn start_with(sessions: SessionOptions) -> Running {
         let token = json!({"token": secret, "scopes": [scope], "tenant": tenant});
         options.tokens.push(serde_json::from_value(token).unwrap());
     }
+    options
+}
+
+async fn start_with(sessions: SessionOptions) -> Running {
+    let mut options = tokens(options());
     options.sessions = sessions;
     support::start_with(options).await
 }
@@ -184,21 +192,133 @@ async fn wrong_requests_name_their_fields_and_change_nothing() {
     assert_eq!(events(&server).await, []);
 }
 
+/// Every route of the interface, with what it takes to be let in.
+fn routes(id: &str) -> Vec<(&'static str, String, Value, &'static str)> {
+    let stop = json!({"type": "stream.stop", "session_id": id});
+    let one = format!("/api/v3/sessions/{id}");
+    vec![
+        ("POST", "/api/v3/intents".into(), live("x", "auto"), "write"),
+        ("POST", "/api/v3/intents".into(), stop, "write"),
+        ("POST", format!("{one}/heartbeat"), Value::Null, "read"),
+        ("GET", format!("{one}/hls/index.m3u8"), Value::Null, "read"),
+        ("GET", format!("{one}/hls/seg.ts"), Value::Null, "read"),
+        ("GET", format!("{one}/events"), Value::Null, "read"),
+        ("GET", one, Value::Null, "read"),
+        ("GET", "/api/v3/sessions".into(), Value::Null, "admin"),
+    ]
+}
+
+/// A server that would fail every write, with a session from before.
+async fn guarded(mut options: leasehold_server::Options) -> (Running, Arc<Guarded>, String) {
+    let clock = support::clock();
+    let authority = support::memory(&clock);
+    let before = support::start_on(tokens(support::options()), clock.clone(), authority.clone());
+    let (_, session) = intent(&before.await, live("before", "auto")).await;
+    let store = Guarded::new(authority);
+    options = tokens(options);
+    let server = support::start_on(options, clock, store.clone()).await;
+    (server, store, id(&session))
+}
+
 #[tokio::test]
-async fn rejected_requests_have_no_side_effect() {
-    let server = start().await;
-    for (token, expected) in [
-        ("", 401),
-        ("wrong", 401),
-        ("powerless-secret", 401),
-        (READ, 403),
-        (READER, 403),
-    ] {
-        let body = live("x", "auto");
-        let (status, problem) = server.call(token, "POST", "/api/v3/intents", body).await;
-        assert_eq!(status.as_u16(), expected, "{token}: {problem}");
+async fn rejected_requests_have_no_side_effect_on_any_route() {
+    let (server, store, session) = guarded(options()).await;
+    for (method, path, body, scope) in routes(&session) {
+        let too_little: &[&str] = match scope {
+            "read" => &[READER],
+            "write" => &[READER, READ],
+            _ => &[READER, READ, WRITE],
+        };
+        let unknown = ["", "never-seen", "powerless-secret"].map(|token| (token, 401));
+        let known = too_little.iter().map(|token| (*token, 403));
+        for (token, expected) in unknown.into_iter().chain(known) {
+            let (status, problem) = server.call(token, method, &path, body.clone()).await;
+            assert_eq!(status, expected, "{method} {path} {token:?}: {problem}");
+        }
     }
-    assert_eq!(events(&server).await, []);
+    // Of another tenant, it is not there.
+    for (method, path, body, _) in routes(&session).into_iter().skip(1).take(6) {
+        let (status, problem) = server.call("a-v3", method, &path, body).await;
+        assert_eq!(status, 404, "{method} {path}: {problem}");
+    }
+    assert_eq!(store.writes.load(Ordering::SeqCst), 0);
+    // And the guard does guard: with enough scope the write arrives.
+    server
+        .call(WRITE, "POST", "/api/v3/intents", live("x", "auto"))
+        .await;
+    assert_eq!(store.writes.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn wrong_requests_have_no_side_effect_on_any_route() {
+    let (server, store, session) = guarded(options()).await;
+    let one = format!("/api/v3/sessions/{session}");
+    let intents = "/api/v3/intents";
+    for (method, path, body, expected) in [
+        (
+            "POST",
+            intents,
+            json!({"service_ref": "a b", "profile": "auto"}),
+            400,
+        ),
+        (
+            "POST",
+            intents,
+            json!({"service_ref": "x", "profile": "no"}),
+            400,
+        ),
+        ("POST", intents, json!({"type": "stream.stop"}), 400),
+        (
+            "POST",
+            intents,
+            json!({"type": "stream.stop", "session_id": NOBODY}),
+            404,
+        ),
+        ("POST", intents, json!([]), 400),
+        ("POST", intents, Value::Null, 400),
+        ("DELETE", intents, Value::Null, 405),
+        ("GET", "/api/v3/sessions?state=odd", Value::Null, 400),
+        ("GET", "/api/v3/sessions?limit=0", Value::Null, 400),
+        ("GET", "/api/v3/sessions?what=1", Value::Null, 400),
+        ("GET", "/api/v3/sessions/no-uuid", Value::Null, 404),
+        (
+            "POST",
+            "/api/v3/sessions/no-uuid/heartbeat",
+            Value::Null,
+            404,
+        ),
+        ("GET", &format!("{one}/heartbeat"), Value::Null, 405),
+        (
+            "GET",
+            &format!("{one}/hls/..%2F..%2Fetc%2Fpasswd"),
+            Value::Null,
+            404,
+        ),
+        ("GET", &format!("{one}/hls/x.exe"), Value::Null, 404),
+    ] {
+        let (status, problem) = server.call(ADMIN, method, path, body).await;
+        assert_eq!(status, expected, "{method} {path}: {problem}");
+    }
+    let large = json!({"service_ref": "x".repeat(1024 * 1024 + 1), "profile": "auto"});
+    assert_eq!(server.call(ADMIN, "POST", intents, large).await.0, 413);
+    assert_eq!(store.writes.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
+async fn the_lan_guard_keeps_strangers_from_every_route() {
+    let mut only_elsewhere = options();
+    let allow = vec!["192.0.2.0/24".to_owned()];
+    only_elsewhere.lan_guard = Some(leasehold_server::GuardOptions { allow: Some(allow) });
+    let (server, store, session) = guarded(only_elsewhere).await;
+    for (method, path, body, _) in routes(&session) {
+        for token in [ADMIN, ""] {
+            let (status, problem) = server.call(token, method, &path, body.clone()).await;
+            assert_eq!(status, 403, "{method} {path}: {problem}");
+        }
+    }
+    let login = server.call(ADMIN, "POST", "/api/v3/auth/session", Value::Null);
+    assert_eq!(login.await.0, 403);
+    assert_eq!(store.writes.load(Ordering::SeqCst), 0);
 }
 
 #[tokio::test]
@@ -230,6 +350,14 @@ async fn heartbeats_extend_and_never_revive() {
     assert_eq!(session["lease_expires_at"], "2027-01-15T08:01:35.000Z");
     assert_eq!(beat(&server, NOBODY).await.0, 404);
     assert_eq!(beat(&server, "no-uuid").await.0, 404);
+    let (_, metrics) = server.call("", "GET", "/metrics", Value::Null).await;
+    let metrics = metrics.as_str().unwrap_or_default().to_owned();
+    for line in [
+        "xg2g_sessions_heartbeat_total 3",
+        "xg2g_sessions_heartbeat_late_total 1",
+    ] {
+        assert!(metrics.contains(line), "{line} is not in\n{metrics}");
+    }
 }
 
 #[tokio::test]

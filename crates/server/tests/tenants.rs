@@ -1,5 +1,7 @@
 //! One tenant can neither see nor touch what another has, on any route of the specification.
 
+#![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
+
 mod support;
 
 use serde_json::{Value, json};
@@ -36,7 +38,6 @@ fn filled(path: &str, lease: &str) -> String {
     })
 }
 
-#[tokio::test]
 async fn no_route_shows_or_changes_what_another_tenant_has() {
     let server = start().await;
     server.runner("b", "b-site", "b-runner", 4).await;
@@ -157,7 +158,6 @@ async fn picture(server: &support::Running) -> Vec<Value> {
     all
 }
 
-#[tokio::test]
 async fn one_tenant_cannot_take_the_name_of_another_ones_camera() {
     let server = start().await;
     server.camera("b", "s", "cam-1").await;
@@ -174,3 +174,8 @@ async fn one_tenant_cannot_take_the_name_of_another_ones_camera() {
         .await;
     assert_eq!(status, 404);
 }
+
+on_every_home!(
+    no_route_shows_or_changes_what_another_tenant_has,
+    one_tenant_cannot_take_the_name_of_another_ones_camera,
+);

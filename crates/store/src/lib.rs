@@ -5,6 +5,7 @@
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 pub mod embedded;
+pub mod migrate;
 mod open;
 pub mod postgres;
 pub mod redis;

@@ -6,6 +6,7 @@ use lease::{Authority, Clock};
 
 use crate::{
     embedded::{self, Embedded},
+    migrate::{self, Bolt},
     postgres::{self, Postgres},
     redis::{self, Redis},
 };
@@ -124,6 +125,9 @@ pub enum OpenError {
     /// The store is there and cannot be used.
     #[error(transparent)]
     Store(#[from] lease::Error),
+    /// The store is being moved, or was.
+    #[error("{0}")]
+    Bolted(Bolt),
 }
 
 /// An open store, and how to stop it.
@@ -175,6 +179,9 @@ pub async fn open(
     options: Options,
     clock: Arc<dyn Clock>,
 ) -> Result<Store, OpenError> {
+    if let Some(bolt) = migrate::bolt_of(url).await? {
+        return Err(OpenError::Bolted(bolt));
+    }
     match url {
         StoreUrl::Memory => Ok(Embedded::memory(options.embedded, clock)?.into()),
         StoreUrl::Embedded(dir) => {

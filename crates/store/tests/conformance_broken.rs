@@ -83,6 +83,10 @@ each_fault_is_caught! {
     a_lost_reason_is_caught: LosesReasons by "losing::l17_a_revoked_holder_is_told_why";
     one_name_for_two_processes_is_caught: IgnoresIncarnations by
         "granting::l2_another_incarnation_is_refused";
+    one_name_for_two_tenants_is_caught: IgnoresTenants by
+        "granting::l2_a_namesake_in_another_tenant_is_refused";
+    a_changed_history_is_caught: ChangesHistory by
+        "remembering::l21_every_event_is_sealed_as_it_was_written";
     answers_out_of_order_are_caught: SortsAnswers by "keeping::l9_a_batch_is_answered_in_order";
     a_half_done_transaction_is_caught: WritesDespiteConflict by
         "records::a_conflict_changes_nothing";

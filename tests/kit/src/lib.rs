@@ -25,10 +25,12 @@
 //! stragglers once the test process is gone, however it went.
 
 mod binary;
+mod certificates;
 pub mod dir;
 mod error;
 mod janitor;
 pub mod netns;
+mod pgbouncer;
 pub mod port;
 pub mod postgres;
 pub mod process;
@@ -42,9 +44,11 @@ mod tree;
 pub mod wait;
 
 pub use binary::Binary;
+pub use certificates::{Issued, Issuer};
 pub use dir::Dir;
 pub use error::Error;
 pub use netns::{Namespace, Namespaces};
+pub use pgbouncer::PgBouncer;
 pub use postgres::{Database, Postgres};
 pub use process::{Child, Program};
 pub use proxy::Proxy;

@@ -11,14 +11,14 @@ use nix::sys::signal::Signal;
 use nix::unistd::{User, chown, geteuid};
 use tokio::sync::OnceCell;
 
-use crate::{Child, Dir, Error, Program, port, wait};
+use crate::{Child, Dir, Error, Issued, Program, port, wait};
 
 /// Where Debian puts the programs of each version.
 const VERSIONS: &str = "/usr/lib/postgresql";
 /// The user that runs the server when the test itself runs as root, which PostgreSQL refuses.
 const SERVICE_USER: &str = "postgres";
 /// The database's superuser.
-const SUPERUSER: &str = "postgres";
+pub(crate) const SUPERUSER: &str = "postgres";
 /// How long a server may take to accept connections, recovery after a crash included.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long an orderly stop may take.
@@ -32,6 +32,7 @@ const PORT_ATTEMPTS: usize = 5;
 #[derive(Clone, Debug)]
 pub struct Options {
     fsync: bool,
+    tls: Option<Issued>,
     settings: Vec<(String, String)>,
 }
 
@@ -40,6 +41,12 @@ impl Options {
     /// measured and killed in tests should be the real thing.
     pub fn fsync(mut self, on: bool) -> Self {
         self.fsync = on;
+        self
+    }
+
+    /// Lets clients connect with TLS, and shows them this certificate.
+    pub fn tls(mut self, certificate: Issued) -> Self {
+        self.tls = Some(certificate);
         self
     }
 
@@ -78,6 +85,10 @@ impl Options {
             .current_dir(&data)
             .run()
             .await?;
+        if let Some(issued) = &self.tls {
+            let (certificate, key) = issued.write(&data)?;
+            give_to_service_user(&[&certificate, &key])?;
+        }
         let mut postgres = Postgres {
             child: None,
             options: self,
@@ -125,6 +136,7 @@ impl Postgres {
     pub fn options() -> Options {
         Options {
             fsync: true,
+            tls: None,
             settings: Vec::new(),
         }
     }
@@ -301,6 +313,11 @@ impl Postgres {
         for (name, value) in fixed {
             program = program.arg("-c").arg(format!("{name}={value}"));
         }
+        if self.options.tls.is_some() {
+            for setting in ["ssl=on", "ssl_cert_file=tls.pem", "ssl_key_file=tls.key"] {
+                program = program.arg("-c").arg(setting);
+            }
+        }
         for (name, value) in &self.options.settings {
             program = program.arg("-c").arg(format!("{name}={value}"));
         }
@@ -433,7 +450,7 @@ fn newest_version() -> Result<PathBuf, Error> {
         })
 }
 
-fn as_service_user(program: Program) -> Program {
+pub(crate) fn as_service_user(program: Program) -> Program {
     if geteuid().is_root() {
         program.user(SERVICE_USER)
     } else {
@@ -441,7 +458,7 @@ fn as_service_user(program: Program) -> Program {
     }
 }
 
-fn give_to_service_user(folders: &[&Path]) -> Result<(), Error> {
+pub(crate) fn give_to_service_user(folders: &[&Path]) -> Result<(), Error> {
     if !geteuid().is_root() {
         return Ok(());
     }

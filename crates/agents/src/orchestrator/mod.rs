@@ -16,7 +16,6 @@ use std::{
     collections::HashMap,
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
 };
 
 use futures_util::StreamExt;
@@ -39,6 +38,9 @@ use task::Order;
 
 /// The kind of the lease by which a worker shows that it is there.
 pub(crate) const WORKER_KIND: &str = "worker";
+
+/// How soon a watch that ended or could not be opened is opened again, in ms.
+const WATCH_AGAIN_MS: u64 = 500;
 
 /// What all of a worker's tasks share.
 pub(crate) struct Context {
@@ -67,6 +69,11 @@ impl Context {
 
     fn output_dir_of(&self, key: &Key) -> PathBuf {
         self.options.output_dir.join(key.id())
+    }
+
+    /// Renewals move a pipeline's deadline; its guardian must hear of it well before the old one.
+    fn extend_every(&self) -> u64 {
+        self.options.lease_ttl.millis() / 6
     }
 
     async fn pause(&self, millis: u64) {
@@ -194,7 +201,7 @@ async fn dispatch(context: Arc<Context>) {
             Ok(watch) => watch,
             Err(error) => {
                 tracing::warn!(%error, "a worker cannot watch, trying again");
-                tokio::time::sleep(Duration::from_millis(500)).await;
+                clock.sleep_until(clock.boot().plus(WATCH_AGAIN_MS)).await;
                 continue;
             }
         };
@@ -248,6 +255,14 @@ fn consider(context: &Arc<Context>, key: &Key, state: State) {
     }
 }
 
+/// Whether a session is this worker's, while none of its tasks has it: an answer was lost, or a task
+/// could not write its end.
+fn is_stray(context: &Context, key: &Key, session: &Session) -> bool {
+    !session.state.is_terminal()
+        && session.worker.as_ref() == Some(context.keeper.holder())
+        && !context.running().contains_key(key)
+}
+
 /// The first order counts: a session that ends for one reason does not change its mind.
 fn order(context: &Context, key: &Key, order: Order) {
     if let Some(orders) = context.running().get(key) {
@@ -271,11 +286,25 @@ fn spawn(context: &Arc<Context>, key: &Key) {
         running.insert(key.clone(), sender);
         receiver
     };
-    let (context, key) = (context.clone(), key.clone());
-    context.tasks.clone().spawn(async move {
-        task::run(context.clone(), key.clone(), receiver).await;
-        context.running().remove(&key);
+    let place = Place {
+        context: context.clone(),
+        key: key.clone(),
+    };
+    context.tasks.spawn(async move {
+        task::run(&place.context, &place.key, receiver).await;
     });
+}
+
+/// A session's place among the running ones, given up however its task ends.
+struct Place {
+    context: Arc<Context>,
+    key: Key,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.context.running().remove(&self.key);
+    }
 }
 
 /// Every session as it is now: what an event would have said.
@@ -291,12 +320,42 @@ async fn scan(context: &Arc<Context>) {
         };
         after = page.items.last().map(|record| record.key.id().to_owned());
         for record in &page.items {
-            if let Ok(session) = Session::from_record(record) {
+            let Ok(session) = Session::from_record(record) else {
+                continue;
+            };
+            if is_stray(context, &record.key, &session) {
+                spawn(context, &record.key);
+            } else {
                 consider(context, &record.key, session.state);
             }
         }
         if !page.more {
-            return;
+            break;
         }
     }
+    if let Err(error) = end_expired(context).await {
+        tracing::warn!(%error, "cannot look for expired sessions, trying again later");
+    }
+    let in_use = |key: &Key| context.running().contains_key(key);
+    let cleaned = recovery::remove_leftovers(&context.records, &context.options.output_dir, in_use);
+    if let Err(error) = cleaned.await {
+        tracing::warn!(%error, "cannot look for leftovers, trying again later");
+    }
+}
+
+/// Sessions whose lease ended without this worker noticing.
+async fn end_expired(context: &Context) -> Result<(), Error> {
+    let running: Vec<Key> = context.running().keys().cloned().collect();
+    for key in running {
+        if context
+            .records
+            .authority
+            .lease(key.clone())
+            .await?
+            .is_none()
+        {
+            order(context, &key, Order::Expired);
+        }
+    }
+    Ok(())
 }

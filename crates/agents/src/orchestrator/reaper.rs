@@ -1,21 +1,35 @@
 //! Ends sessions that no worker will end: those nobody claimed, and those whose worker is gone. Runs
 //! beside every API, whether or not a worker runs there too.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    pin::Pin,
+    sync::Arc,
+};
 
-use futures_util::StreamExt;
+use futures_util::{
+    StreamExt,
+    stream::{self, FuturesUnordered},
+};
 use lease::{
-    Authority, Clock, Event, EventKind, Expect, Holder, Key, LeaseQuery, Notice, Status,
+    Authority, Clock, Event, EventKind, Expect, Holder, Key, LeaseQuery, Notice, Record, Status,
     Transaction, Write,
     session::{self, Reason, Session, State},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    WORKER_KIND,
+    WATCH_AGAIN_MS, WORKER_KIND,
     metrics::Metrics,
     records::{Changed, Records},
 };
+
+/// How many sessions are ended at once. Enough to let a store decide many in one step; beyond it the
+/// events wait, and a watch that waits too long turns into a sweep.
+const AT_ONCE: usize = 256;
+
+/// How many sessions are forgotten in one step.
+const FORGET_AT_ONCE: usize = 100;
 
 /// Settings of a reaper.
 #[derive(Clone, Debug)]
@@ -81,15 +95,19 @@ struct Duty {
     metrics: Metrics,
 }
 
+/// Something that ends sessions, on its way.
+type Work<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+
 impl Duty {
     async fn run(&self) {
         let clock = &self.records.clock;
+        let mut work: FuturesUnordered<Work<'_>> = FuturesUnordered::new();
         loop {
             let watch = match self.records.authority.watch(None).await {
                 Ok(watch) => watch,
                 Err(error) => {
                     tracing::warn!(%error, "the reaper cannot watch, trying again");
-                    tokio::time::sleep(Duration::from_millis(500)).await;
+                    clock.sleep_until(clock.boot().plus(WATCH_AGAIN_MS)).await;
                     continue;
                 }
             };
@@ -98,8 +116,9 @@ impl Duty {
             let mut next = clock.boot().plus(self.options.interval_ms);
             loop {
                 tokio::select! {
-                    notice = watch.next() => match notice {
-                        Some(Ok(Notice::Event(event))) => self.see(&event).await,
+                    Some(()) = work.next(), if !work.is_empty() => {}
+                    notice = watch.next(), if work.len() < AT_ONCE => match notice {
+                        Some(Ok(Notice::Event(event))) => work.extend(self.see(&event)),
                         Some(Ok(Notice::Snapshot(_))) => self.sweep().await,
                         Some(Err(error)) => {
                             tracing::warn!(%error, "the reaper lost its watch, starting again");
@@ -108,7 +127,8 @@ impl Duty {
                         None => break,
                     },
                     () = clock.sleep_until(next) => {
-                        self.sweep().await;
+                        // Beside the events: a look at everything holds up no expiry.
+                        work.push(Box::pin(self.sweep()));
                         next = clock.boot().plus(self.options.interval_ms);
                     }
                 }
@@ -116,22 +136,39 @@ impl Duty {
         }
     }
 
-    async fn see(&self, event: &Event) {
-        let Some(lease) = &event.lease else { return };
+    /// What an event asks for.
+    fn see(&self, event: &Event) -> Option<Work<'_>> {
+        let lease = event.lease.as_ref()?;
         match (event.kind, event.key.kind()) {
-            (EventKind::LeaseExpired, session::KIND) => {
-                // A live worker stops its pipeline first and writes the end itself.
-                self.expire(&event.key, |session| session.worker.is_none())
-                    .await;
+            (EventKind::LeaseExpired | EventKind::LeaseRevoked, session::KIND) => {
+                let key = event.key.clone();
+                Some(Box::pin(async move { self.expire(&key).await }))
             }
             (EventKind::LeaseExpired | EventKind::LeaseReleased, "service") => {
-                let Some(key) = lease.labels.get("session").and_then(|key| key.parse().ok()) else {
-                    return;
-                };
-                // Given back in good order means that the session was over before.
-                self.worker_lost(&key, &lease.holder).await;
+                let key = lease.labels.get("session")?.parse().ok()?;
+                let worker = lease.holder.clone();
+                Some(Box::pin(async move {
+                    // Its worker may have given it back in good order, or be about to say so.
+                    if self.is_gone(&worker).await {
+                        self.worker_lost(&key, &worker).await;
+                    }
+                }))
             }
-            _ => {}
+            (EventKind::LeaseExpired | EventKind::LeaseReleased, WORKER_KIND) => {
+                Some(Box::pin(self.sweep()))
+            }
+            _ => None,
+        }
+    }
+
+    async fn is_gone(&self, worker: &Holder) -> bool {
+        let Ok(key) = Key::new(WORKER_KIND, worker.name.as_str()) else {
+            return false;
+        };
+        match self.records.authority.lease(key).await {
+            Ok(presence) => presence.is_none_or(|lease| lease.holder != *worker),
+            // The sweep finds out.
+            Err(_) => false,
         }
     }
 
@@ -146,6 +183,7 @@ impl Duty {
         let now = self.records.authority.now().await?;
         let mut counts = [0; State::ALL.len()];
         let mut suspects = Vec::new();
+        let mut old = Vec::new();
         let mut after = None;
         loop {
             let page = self.records.page(after).await?;
@@ -161,9 +199,13 @@ impl Duty {
                 if !session.state.is_terminal() {
                     suspects.push((record.key, session));
                 } else if now.since(session.updated_at) >= self.options.remember_ms {
-                    self.forget(record).await?;
+                    old.push(record);
                 }
             }
+            for batch in old.chunks(FORGET_AT_ONCE) {
+                self.forget(batch).await?;
+            }
+            old.clear();
             if !page.more {
                 break;
             }
@@ -175,21 +217,29 @@ impl Duty {
             return Ok(());
         }
         // Read after the sessions: a session that is there has its lease in the same step.
-        let live = self.live(session::KIND).await?;
+        let live: HashSet<Key> = self.live(session::KIND).await?.into_keys().collect();
         let workers = self.live(WORKER_KIND).await?;
-        for (key, session) in suspects {
-            let gone = |worker: &Holder| !workers.iter().any(|(_, holder)| holder == worker);
-            if let Some(worker) = session.worker.clone().filter(gone) {
-                self.worker_lost(&key, &worker).await;
-            } else if !live.iter().any(|(other, _)| *other == key) {
-                self.expire(&key, |_| true).await;
-            }
-        }
+        let gone = |worker: &Holder| {
+            Key::new(WORKER_KIND, worker.name.as_str())
+                .is_ok_and(|key| workers.get(&key) != Some(worker))
+        };
+        let (live, gone) = (&live, &gone);
+        stream::iter(suspects)
+            .for_each_concurrent(AT_ONCE, |(key, session)| async move {
+                match &session.worker {
+                    Some(worker) if gone(worker) => self.worker_lost(&key, worker).await,
+                    // Its worker looks after it.
+                    Some(_) => {}
+                    None if live.contains(&key) => {}
+                    None => self.expire(&key).await,
+                }
+            })
+            .await;
         Ok(())
     }
 
-    async fn live(&self, kind: &str) -> Result<HashSet<(Key, Holder)>, lease::Error> {
-        let mut live = HashSet::new();
+    async fn live(&self, kind: &str) -> Result<HashMap<Key, Holder>, lease::Error> {
+        let mut live = HashMap::new();
         let mut after = None;
         loop {
             let page = self
@@ -215,14 +265,16 @@ impl Duty {
         }
     }
 
-    async fn expire(&self, key: &Key, applies: impl Fn(&Session) -> bool) {
+    /// Ends a session that no worker has. A worker stops its pipeline first and writes the end itself.
+    async fn expire(&self, key: &Key) {
         let mut previous = State::New;
         let changed = self
             .records
             .change(key, &[], |session, now| {
                 previous = session.state;
                 session.stop_reason = Some("LEASE_EXPIRED".into());
-                applies(session) && session.become_state(State::Stopped, Reason::LeaseExpired, now)
+                session.worker.is_none()
+                    && session.become_state(State::Stopped, Reason::LeaseExpired, now)
             })
             .await;
         match changed {
@@ -236,11 +288,9 @@ impl Duty {
     }
 
     async fn worker_lost(&self, key: &Key, worker: &Holder) {
-        let own = self.records.own_lease(key).await.ok().flatten();
-        let release: Vec<_> = own.into_iter().collect();
         let changed = self
             .records
-            .change(key, &release, |session, now| {
+            .change(key, &[], |session, now| {
                 session.reason_detail = Some(format!("worker {worker} is gone"));
                 session.worker.as_ref() == Some(worker)
                     && session.become_state(State::Failed, Reason::WorkerLost, now)
@@ -255,22 +305,22 @@ impl Duty {
         }
     }
 
-    async fn forget(&self, record: lease::Record) -> Result<(), lease::Error> {
-        let expect = vec![Expect {
+    async fn forget(&self, old: &[Record]) -> Result<(), lease::Error> {
+        let expect = old.iter().map(|record| Expect {
             key: record.key.clone(),
             revision: Some(record.revision),
-        }];
-        let writes = vec![Write {
-            key: record.key,
+        });
+        let writes = old.iter().map(|record| Write {
+            key: record.key.clone(),
             value: None,
             note: Some("forgotten".into()),
-        }];
+        });
         let transaction = Transaction {
-            expect,
-            writes,
+            expect: expect.collect(),
+            writes: writes.collect(),
             ..Transaction::default()
         };
-        // Somebody else forgot it first: fine.
+        // On a conflict somebody else forgets them, or the next look does.
         self.records.authority.commit(transaction).await.map(drop)
     }
 }

@@ -40,7 +40,8 @@ impl Records {
 
     /// Reads, lets `edit` change what it read, and writes if nobody else did in between; otherwise
     /// again. `release` ends leases in the same atomic step, so that no moment shows one without the
-    /// other.
+    /// other. A session that ends takes its own lease with it: whoever is over is not kept alive by a
+    /// heartbeat.
     pub async fn change(
         &self,
         key: &Key,
@@ -58,6 +59,11 @@ impl Records {
             }
             let mut transaction = session.update(&record);
             transaction.release = release.to_vec();
+            if session.state.is_terminal() {
+                // Granted once in a session's life: what is read here cannot change until the commit.
+                let own = self.authority.lease(key.clone()).await?;
+                transaction.release.extend(own.as_ref().map(LeaseRef::from));
+            }
             match self.authority.commit(transaction).await? {
                 Committed::Done { .. } => return Ok(Changed::Done(session)),
                 Committed::Conflict { .. } => {}
@@ -103,11 +109,5 @@ impl Records {
                 limit: PAGE,
             })
             .await
-    }
-
-    /// The session's own lease, to be ended together with it.
-    pub async fn own_lease(&self, key: &Key) -> Result<Option<LeaseRef>, Error> {
-        let lease = self.authority.lease(key.clone()).await?;
-        Ok(lease.as_ref().map(LeaseRef::from))
     }
 }

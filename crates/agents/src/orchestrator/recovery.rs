@@ -4,8 +4,8 @@
 use std::path::Path;
 
 use lease::{
-    Departure, Error, Holder,
-    session::{Reason, Session, State},
+    Departure, Error, Holder, Key,
+    session::{self, Reason, Session, State},
 };
 
 use super::{pipeline, records::Records};
@@ -35,7 +35,6 @@ pub(super) async fn recover(
 
 async fn attempt(records: &Records, holder: &Holder, output_dir: &Path) -> Result<(), Error> {
     // Sessions first: once the leases are free, somebody else may start the same channel.
-    let mut live = Vec::new();
     let mut after = None;
     loop {
         let page = records.page(after).await?;
@@ -44,20 +43,15 @@ async fn attempt(records: &Records, holder: &Holder, output_dir: &Path) -> Resul
             let Ok(session) = Session::from_record(record) else {
                 continue;
             };
-            if session.state.is_terminal() {
-                continue;
-            }
             let ours = session
                 .worker
                 .as_ref()
                 .is_some_and(|worker| worker.name == holder.name && worker != holder);
-            if !ours {
-                live.push(record.key.id().to_owned());
+            if session.state.is_terminal() || !ours {
                 continue;
             }
-            let release: Vec<_> = records.own_lease(&record.key).await?.into_iter().collect();
             records
-                .change(&record.key, &release, |session, now| {
+                .change(&record.key, &[], |session, now| {
                     session.reason_detail = Some("its worker restarted".into());
                     session.become_state(State::Failed, Reason::WorkerLost, now)
                 })
@@ -74,22 +68,40 @@ async fn attempt(records: &Records, holder: &Holder, output_dir: &Path) -> Resul
     if !released.is_empty() {
         tracing::info!(worker = %holder, leases = released.len(), "freed what an earlier incarnation held");
     }
-    remove_leftovers(output_dir, &live).await;
-    Ok(())
+    remove_leftovers(records, output_dir, |_| false).await
 }
 
-async fn remove_leftovers(output_dir: &Path, live: &[String]) {
+/// Removes the folders of sessions that are over or unknown. Each is asked about by itself and only
+/// now: a folder is made after its session was claimed, so one that is new has a session that lives.
+pub(super) async fn remove_leftovers(
+    records: &Records,
+    output_dir: &Path,
+    in_use: impl Fn(&Key) -> bool,
+) -> Result<(), Error> {
     let Ok(mut folders) = tokio::fs::read_dir(output_dir).await else {
-        return;
+        return Ok(());
     };
     while let Ok(Some(folder)) = folders.next_entry().await {
         let name = folder.file_name();
         // Only what is named like a session is ours to remove.
-        let is_session = name
+        let Some(id) = name
             .to_str()
-            .is_some_and(|name| uuid::Uuid::parse_str(name).is_ok());
-        if is_session && !live.iter().any(|id| name == **id) {
+            .and_then(|name| uuid::Uuid::parse_str(name).ok())
+        else {
+            continue;
+        };
+        let key = session::key(id);
+        if in_use(&key) {
+            continue;
+        }
+        let over = match records.read(&key).await? {
+            Some((session, _)) => session.state.is_terminal(),
+            None => true,
+        };
+        // Asked again: a session that this worker ends removes its folder by itself.
+        if over && !in_use(&key) {
             pipeline::remove_output(&folder.path()).await;
         }
     }
+    Ok(())
 }

@@ -1,7 +1,5 @@
 //! The life of one session in a worker: claimed, given its leases, streamed, and ended in one step.
 
-use std::sync::Arc;
-
 use lease::{
     Acquire, Key, LeaseRef, Want,
     session::{Reason, Session, State},
@@ -72,26 +70,56 @@ struct Held {
     pipeline: Option<Pipeline>,
 }
 
+/// What a worker finds when it reaches for a session.
+enum Claim {
+    /// It is this worker's, and it is to be started.
+    Ours(Box<Session>),
+    /// It is this worker's and was at work, but nothing of it runs here: only its end is missing.
+    Stray(State),
+    /// It is somebody else's, or over.
+    No,
+}
+
 /// Runs a session to its end. A session that another worker claimed is left alone.
-pub(super) async fn run(context: Arc<Context>, key: Key, mut orders: watch::Receiver<Order>) {
-    let session = match claim(&context, &key).await {
-        Ok(Some(session)) => session,
-        Ok(None) => return,
+pub(super) async fn run(context: &Context, key: &Key, mut orders: watch::Receiver<Order>) {
+    let mut held = Held::default();
+    let ending = match claim(context, key).await {
+        Ok(Claim::Ours(session)) => match start(context, &session, &mut held, &mut orders).await {
+            Ok(()) => stream(context, &mut held, &mut orders).await,
+            Err(ending) => ending,
+        },
+        Ok(Claim::Stray(State::Stopping)) => Ending::new(State::Stopped, Reason::ClientStop),
+        Ok(Claim::Stray(_)) => Ending::new(State::Failed, Reason::LeaseLost)
+            .detail(&"its worker could not write down how it ended"),
+        Ok(Claim::No) => return,
         Err(error) => {
             tracing::warn!(%key, %error, "cannot claim a session; the next scan tries again");
             return;
         }
     };
-    let mut held = Held::default();
-    let ending = match start(&context, &session, &mut held, &mut orders).await {
-        Ok(()) => stream(&context, &mut held, &mut orders).await,
-        Err(ending) => ending,
-    };
-    finish(&context, &key, held, ending).await;
+    finish(context, key, held, ending).await;
 }
 
-/// `new → starting` in one atomic step; whoever is second loses quietly.
-async fn claim(context: &Context, key: &Key) -> Result<Option<Session>, lease::Error> {
+/// `new → starting` in one atomic step; whoever is second loses quietly. Without an answer it is asked
+/// again: a claim that was made and not noticed would leave the session to nobody.
+async fn claim(context: &Context, key: &Key) -> Result<Claim, lease::Error> {
+    let mut pause_ms = 50;
+    loop {
+        match try_claim(context, key).await {
+            Err(error) if error.is_retryable() && !context.end.is_cancelled() => {
+                tracing::warn!(%key, %error, "cannot claim a session, trying again");
+                context
+                    .end
+                    .run_until_cancelled(context.pause(pause_ms))
+                    .await;
+                pause_ms = (pause_ms * 2).min(2_000);
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+async fn try_claim(context: &Context, key: &Key) -> Result<Claim, lease::Error> {
     let worker = context.keeper.holder().clone();
     let changed = context
         .records
@@ -102,20 +130,22 @@ async fn claim(context: &Context, key: &Key) -> Result<Option<Session>, lease::E
         })
         .await?;
     Ok(match changed {
-        Changed::Done(session) => Some(session),
-        // An earlier attempt of ours whose answer was lost.
-        Changed::Declined(session)
-            if session.state == State::Starting && session.worker.as_ref() == Some(&worker) =>
-        {
-            Some(session)
+        Changed::Done(session) => Claim::Ours(Box::new(session)),
+        Changed::Declined(session) if session.worker.as_ref() == Some(&worker) => {
+            match session.state {
+                // An earlier attempt of ours whose answer was lost.
+                State::Starting => Claim::Ours(Box::new(session)),
+                State::Running | State::Stopping => Claim::Stray(session.state),
+                _ => Claim::No,
+            }
         }
-        Changed::Declined(_) | Changed::Missing => None,
+        Changed::Declined(_) | Changed::Missing => Claim::No,
     })
 }
 
 /// From the claim to a playable stream.
 async fn start(
-    context: &Arc<Context>,
+    context: &Context,
     session: &Session,
     held: &mut Held,
     orders: &mut watch::Receiver<Order>,
@@ -136,33 +166,36 @@ async fn start(
     outcome
 }
 
-async fn prepare(context: &Arc<Context>, session: &Session, held: &mut Held) -> Result<(), Ending> {
+/// Both leases, and then the stream, for as long as both are held.
+async fn prepare(context: &Context, session: &Session, held: &mut Held) -> Result<(), Ending> {
+    let own = lease::session::key(session.session_id);
+    // It may have expired before anybody here listened. When that cannot be told now, the scan tells.
+    if let Ok(None) = context.records.authority.lease(own).await {
+        return Err(Ending::new(State::Stopped, Reason::LeaseExpired));
+    }
     let service = Key::new("service", &session.service_ref)
         .map_err(|error| Ending::new(State::Ended, Reason::PipelineFailed).detail(&error))?;
-    held.service = Some(
-        acquire(
-            context,
-            session,
-            Want::one(service),
-            Reason::LeaseBusy,
-            "REJECTED_BUSY",
-        )
-        .await?,
-    );
-    let slots = context.tuner_keys.clone();
-    let tuner = acquire(
-        context,
-        session,
-        Want::Any(slots),
-        Reason::NoTuner,
-        "REJECTED_NO_TUNER",
-    )
-    .await?;
-    let slot = tuner.key().id().to_owned();
-    let (token, deadline) = (tuner.token(), tuner.deadline());
+    let want = Want::one(service);
+    let service = acquire(context, session, want, Reason::LeaseBusy, "REJECTED_BUSY").await?;
+    let service_lost = service.lost();
+    held.service = Some(service);
+    let want = Want::Any(context.tuner_keys.clone());
+    let tuner = acquire(context, session, want, Reason::NoTuner, "REJECTED_NO_TUNER").await?;
+    let tuner_lost = tuner.lost();
     held.tuner = Some(tuner);
     context.metrics.slot_taken();
+    tokio::select! {
+        outcome = launch(context, session, held) => outcome,
+        why = service_lost => Err(lost("service", &why)),
+        why = tuner_lost => Err(lost("tuner", &why)),
+    }
+}
 
+/// From the leases to `running`.
+async fn launch(context: &Context, session: &Session, held: &mut Held) -> Result<(), Ending> {
+    let (Some(service), Some(tuner)) = (&held.service, &held.tuner) else {
+        return Err(Ending::new(State::Failed, Reason::LeaseLost));
+    };
     let failed = |error: String| Ending::new(State::Failed, Reason::PipelineFailed).detail(&error);
     let profile = context
         .options
@@ -182,24 +215,30 @@ async fn prepare(context: &Arc<Context>, session: &Session, held: &mut Held) -> 
         .acquire()
         .await
         .map_err(|_| Ending::new(State::Stopped, Reason::Shutdown))?;
+    let slot = tuner.key().id().to_owned();
     let job = Job {
         session: session.session_id.to_string(),
         source,
         start_ms: session.start_ms,
         profile: profile.clone(),
         dir: context.output_dir(session.session_id),
-        token,
-        deadline,
+        token: tuner.token(),
+        deadline: service.deadline().min(tuner.deadline()),
         stop_limit_ms: context.options.stop_limit_ms,
     };
     let started = Pipeline::start(job, &context.launcher, context.clock.clone())
         .await
         .map_err(|failure| ending_of(&failure))?;
     let pipeline = held.pipeline.insert(started);
-    pipeline
-        .ready(context.options.start_limit_ms)
-        .await
-        .map_err(|failure| ending_of(&failure))?;
+    let until = context.clock.boot().plus(context.options.start_limit_ms);
+    loop {
+        pipeline.extend(service.deadline().min(tuner.deadline()));
+        tokio::select! {
+            ready = pipeline.ready(until) => break ready,
+            () = context.pause(context.extend_every()) => {}
+        }
+    }
+    .map_err(|failure| ending_of(&failure))?;
     // A stop that arrived meanwhile has changed the state, and then this does not apply.
     let key = lease::session::key(session.session_id);
     let running = context
@@ -217,6 +256,10 @@ async fn prepare(context: &Arc<Context>, session: &Session, held: &mut Held) -> 
             Err(Ending::new(State::Stopped, Reason::ClientStop))
         }
     }
+}
+
+fn lost(what: &'static str, why: &leasehold_client::Lost) -> Ending {
+    Ending::new(State::Failed, Reason::LeaseLost).detail(&format!("{what}: {why}"))
 }
 
 /// One lease for the session. While the authority is out of reach it is asked again: the session's own
@@ -269,19 +312,14 @@ async fn stream(context: &Context, held: &mut Held, orders: &mut watch::Receiver
     else {
         return Ending::new(State::Failed, Reason::PipelineFailed);
     };
-    let lost = |what: &'static str, why: leasehold_client::Lost| {
-        Ending::new(State::Failed, Reason::LeaseLost).detail(&format!("{what}: {why}"))
-    };
     let (service_lost, tuner_lost) = (service.lost(), tuner.lost());
     tokio::pin!(service_lost, tuner_lost);
-    // Renewals move the deadline; the child's guardian must hear of it well before the old one.
-    let interval = context.options.lease_ttl.millis() / 6;
     loop {
         pipeline.extend(service.deadline().min(tuner.deadline()));
-        let renewed = context.pause(interval);
+        let renewed = context.pause(context.extend_every());
         tokio::select! {
-            why = &mut service_lost => return lost("service", why),
-            why = &mut tuner_lost => return lost("tuner", why),
+            why = &mut service_lost => return lost("service", &why),
+            why = &mut tuner_lost => return lost("tuner", &why),
             ending = ordered(orders) => return ending,
             failure = pipeline.failed(context.options.stall_limit_ms) => return ending_of(&failure),
             () = renewed => {}
@@ -311,35 +349,31 @@ fn ending_of(failure: &Failure) -> Ending {
 /// First nothing runs any more; then, in one atomic step, the session is over and its leases are free.
 /// Released before, recovery could take the channel's next owner for a leftover; released after, the
 /// channel would be busy for nobody.
-async fn finish(context: &Arc<Context>, key: &Key, held: Held, ending: Ending) {
+async fn finish(context: &Context, key: &Key, held: Held, ending: Ending) {
     if let Some(pipeline) = held.pipeline {
         pipeline.stop().await;
     }
-    let mut release: Vec<LeaseRef> = [&held.service, &held.tuner]
+    let release: Vec<LeaseRef> = [&held.service, &held.tuner]
         .into_iter()
         .flatten()
         .map(|guard| LeaseRef::from(&guard.lease()))
         .collect();
-    match context.records.own_lease(key).await {
-        Ok(own) => release.extend(own),
-        // It ends by itself.
-        Err(error) => tracing::warn!(%key, %error, "cannot look up a session's lease"),
-    }
     let mut previous = State::New;
     let changed = context
         .records
         .insist(key, &release, |session, now| {
             previous = session.state;
             // A stop that was asked for stays the reason.
-            let reason = match (session.reason, ending.reason) {
+            let (state, reason, outcome) = match (session.state, ending.state) {
+                (State::Stopping, State::Ended) => (State::Stopped, Reason::ClientStop, None),
+                (State::Running, State::Ended) => (State::Failed, ending.reason, ending.outcome),
+                (_, state) => (state, ending.reason, ending.outcome),
+            };
+            let reason = match (session.reason, reason) {
                 (Reason::ClientStop, Reason::Shutdown) => Reason::ClientStop,
                 (_, reason) => reason,
             };
-            let state = match (session.state, ending.state) {
-                (State::Running | State::Stopping, State::Ended) => State::Failed,
-                (_, state) => state,
-            };
-            session.outcome = ending.outcome.map(str::to_owned);
+            session.outcome = outcome.map(str::to_owned);
             session.reason_detail.clone_from(&ending.detail);
             if reason == Reason::LeaseExpired {
                 session.stop_reason = Some("LEASE_EXPIRED".into());

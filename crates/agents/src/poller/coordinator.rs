@@ -8,7 +8,7 @@ use std::{
 use futures_util::{StreamExt, stream};
 use lease::{
     Authority, Cause, Clock, Holder, Invalid, Key, Token, Ttl,
-    polling::{Member, NODE, POLL},
+    polling::{FleetView, Member, NODE, POLL},
     rendezvous,
 };
 use leasehold_client::keeper::{self, Guard, Keeper, Lost, State};
@@ -20,7 +20,7 @@ use tokio_util::{
 
 use super::{
     InstanceId, LeaseInfo, LeaseState, Options, Target, Targets, Turn,
-    discovery::limited,
+    discovery::{fleet, limited},
     mirror::{End, Mirror},
     reconciler,
     table::Table,
@@ -256,6 +256,12 @@ impl Coordinator {
     /// A known target's document.
     pub fn target(&self, id: &str) -> Option<Target> {
         self.shared.mirror().target(id).cloned()
+    }
+
+    /// The whole fleet as the store sees it at this moment: who polls what, and what nobody polls.
+    pub async fn fleet(&self) -> Result<FleetView, Error> {
+        let shared = &self.shared;
+        Ok(fleet(&*shared.authority, &shared.targets).await?)
     }
 
     /// This instance.

@@ -38,10 +38,10 @@ pub(super) async fn leases(authority: &dyn Authority, kind: &str) -> Result<Vec<
     }
 }
 
-/// Who polls what right now, and what nobody polls. Targets that are not in the store are known only
-/// by their leases.
-pub async fn fleet(authority: &dyn Authority) -> Result<FleetView, Error> {
-    let targets = Targets::Store.read(authority).await?;
+/// Who polls what right now, and which of these targets nobody polls. Other targets are known only by
+/// their leases.
+pub async fn fleet(authority: &dyn Authority, targets: &Targets) -> Result<FleetView, Error> {
+    let targets = targets.read(authority).await?;
     let presence = leases(authority, NODE).await?;
     let now = authority.now().await?;
     let polls = leases(authority, POLL).await?;

@@ -41,7 +41,7 @@ impl InstanceId {
         if host.is_empty() {
             host.push_str("unnamed");
         }
-        let nanos = u128::from(clock.unix().get()) * 1_000_000;
+        let nanos = clock.unix_nanos();
         let suffix = rand::random::<u32>();
         let front = format!("{host}-{nanos}-");
         Self {
@@ -84,6 +84,17 @@ mod tests {
         assert!(suffix.bytes().all(|byte| byte.is_ascii_hexdigit()));
         assert_ne!(id, InstanceId::of("api-7fd8c9", &clock));
         assert_eq!(id.holder().unwrap().name.as_str(), id.as_str());
+    }
+
+    #[test]
+    fn ids_made_in_the_same_millisecond_tell_their_own_nanoseconds() {
+        let clock = leasehold_clock::System;
+        let ids: Vec<String> = (0..100)
+            .map(|_| InstanceId::of("host", &clock).as_str().to_owned())
+            .collect();
+        let nanos = |id: &String| id.split('-').nth(1).unwrap().parse::<u128>().unwrap();
+        assert!(ids.is_sorted_by_key(nanos), "{ids:?}");
+        assert!(ids.iter().any(|id| nanos(id) % 1_000_000 != 0), "{ids:?}");
     }
 
     #[test]

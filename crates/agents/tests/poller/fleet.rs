@@ -14,7 +14,7 @@ use leasehold_agents::poller::{Coordinator, Options, Targets};
 use leasehold_clock::System;
 use leasehold_server::Server;
 use leasehold_store::embedded::{self, Embedded};
-use leasehold_testkit::{Dir, Redis, wait};
+use leasehold_testkit::{Database, Dir, Postgres, Redis, wait};
 
 /// Long enough that a busy machine loses nothing, short enough for a test.
 pub const TTL_MS: u64 = 3_000;
@@ -24,8 +24,14 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 /// A store, and what keeps it alive.
 pub struct Home {
     pub authority: Arc<dyn Authority>,
-    _redis: Option<Redis>,
-    _dir: Option<Dir>,
+    _service: Option<Service>,
+}
+
+/// What must not end before its store.
+enum Service {
+    Dir { _dir: Dir },
+    Redis { _redis: Redis },
+    Postgres { _database: Database },
 }
 
 /// Which home of the state.
@@ -34,6 +40,7 @@ pub enum Kind {
     Memory,
     Disk,
     Redis,
+    Postgres,
     /// A server over the in-memory store; instances reach it over HTTP.
     Http,
 }
@@ -43,16 +50,14 @@ pub async fn home(kind: Kind) -> Home {
     match kind {
         Kind::Memory => Home {
             authority: Arc::new(Embedded::memory(embedded::Options::default(), clock).unwrap()),
-            _redis: None,
-            _dir: None,
+            _service: None,
         },
         Kind::Disk => {
             let dir = Dir::new("poller");
             let options = embedded::Options::at(dir.path());
             Home {
                 authority: Arc::new(Embedded::open(options, clock).await.unwrap()),
-                _redis: None,
-                _dir: Some(dir),
+                _service: Some(Service::Dir { _dir: dir }),
             }
         }
         Kind::Http => {
@@ -74,22 +79,40 @@ pub async fn home(kind: Kind) -> Home {
             let client = leasehold_client::Client::new(options).unwrap();
             Home {
                 authority: Arc::new(leasehold_client::Remote::new(client)),
-                _redis: None,
-                _dir: None,
+                _service: None,
             }
         }
         Kind::Redis => {
             let redis = Redis::start().await;
-            let url = redis.url().parse().unwrap();
-            let store = leasehold_store::open(&url, leasehold_store::Options::default(), clock)
-                .await
-                .unwrap();
-            Home {
-                authority: store.authority(),
-                _redis: Some(redis),
-                _dir: None,
-            }
+            opened(&redis.url(), Some(Service::Redis { _redis: redis })).await
         }
+        Kind::Postgres => {
+            let database = Postgres::shared().await;
+            let url = database.url();
+            let service = Service::Postgres {
+                _database: database,
+            };
+            opened(&url, Some(service)).await
+        }
+    }
+}
+
+/// A home whose Redis can be paused.
+pub async fn on_redis() -> (Home, Redis) {
+    let redis = Redis::start().await;
+    let home = opened(&redis.url(), None).await;
+    (home, redis)
+}
+
+async fn opened(url: &str, service: Option<Service>) -> Home {
+    let url = url.parse().unwrap();
+    let options = leasehold_store::Options::default();
+    let store = leasehold_store::open(&url, options, Arc::new(System))
+        .await
+        .unwrap();
+    Home {
+        authority: store.authority(),
+        _service: service,
     }
 }
 

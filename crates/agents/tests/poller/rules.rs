@@ -159,27 +159,6 @@ async fn release_is_idempotent_and_leaves_the_target_to_others(kind: Kind) {
     assert!(only.lease_info("session-1").token > token);
 }
 
-macro_rules! on_every_home {
-    ($($rule:ident),* $(,)?) => {
-        mod memory {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $rule() { super::$rule(super::Kind::Memory).await; })*
-        }
-        mod disk {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $rule() { super::$rule(super::Kind::Disk).await; })*
-        }
-        mod http {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $rule() { super::$rule(super::Kind::Http).await; })*
-        }
-        mod redis {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $rule() { super::$rule(super::Kind::Redis).await; })*
-        }
-    };
-}
-
 on_every_home!(
     one_instance_owns_everything,
     five_start_at_once_on_ten_targets,

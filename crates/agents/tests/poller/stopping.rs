@@ -7,9 +7,8 @@ use leasehold_testkit::wait;
 
 use crate::fleet::{Kind, PATIENCE, Watchdog, home, until_loads};
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn stop_ends_polls_then_leases_then_presence_and_the_others_take_over_at_once() {
-    let home = home(Kind::Memory).await;
+async fn stop_ends_polls_then_leases_then_presence_and_the_others_take_over_at_once(kind: Kind) {
+    let home = home(kind).await;
     home.put_targets(9).await;
     let fleet = home.start_many(3).await;
     until_loads(&fleet, &[3, 3, 3]).await;
@@ -72,3 +71,5 @@ async fn a_dropped_coordinator_gives_its_targets_back() {
     drop(fleet.remove(0));
     until_loads(&fleet, &[4]).await;
 }
+
+on_every_home!(stop_ends_polls_then_leases_then_presence_and_the_others_take_over_at_once);

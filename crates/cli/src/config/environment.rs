@@ -98,6 +98,63 @@ pub const SETTINGS: &[Setting] = &[
         Ok(())
     }),
     setting!(
+        "server.limits.keeps",
+        "LEASEHOLD_LIMITS_KEEPS",
+        |config, text| parse_number(text).map(|value| config.server.limits.keeps = value)
+    ),
+    setting!(
+        "server.limits.acquires",
+        "LEASEHOLD_LIMITS_ACQUIRES",
+        |config, text| parse_number(text).map(|value| config.server.limits.acquires = value)
+    ),
+    setting!(
+        "server.limits.waiters",
+        "LEASEHOLD_LIMITS_WAITERS",
+        |config, text| parse_number(text).map(|value| config.server.limits.waiters = value)
+    ),
+    setting!(
+        "server.limits.others",
+        "LEASEHOLD_LIMITS_OTHERS",
+        |config, text| parse_number(text).map(|value| config.server.limits.others = value)
+    ),
+    setting!(
+        "server.limits.streams",
+        "LEASEHOLD_LIMITS_STREAMS",
+        |config, text| parse_number(text).map(|value| config.server.limits.streams = value)
+    ),
+    setting!(
+        "server.limits.body_bytes",
+        "LEASEHOLD_LIMITS_BODY_BYTES",
+        |config, text| parse_number(text).map(|value| config.server.limits.body_bytes = value)
+    ),
+    setting!(
+        "server.limits.request_timeout",
+        "LEASEHOLD_LIMITS_REQUEST_TIMEOUT",
+        |config, text| parse(text).map(|value| config.server.limits.request_timeout = value)
+    ),
+    setting!(
+        "server.limits.shutdown",
+        "LEASEHOLD_LIMITS_SHUTDOWN",
+        |config, text| parse(text).map(|value| config.server.limits.shutdown = value)
+    ),
+    setting!(
+        "server.limits.stream_heartbeat",
+        "LEASEHOLD_LIMITS_STREAM_HEARTBEAT",
+        |config, text| parse(text).map(|value| config.server.limits.stream_heartbeat = value)
+    ),
+    setting!(
+        "server.limits.acquires_per_second",
+        "LEASEHOLD_LIMITS_ACQUIRES_PER_SECOND",
+        |config, text| parse_number(text)
+            .map(|value| config.server.limits.acquires_per_second = Some(value))
+    ),
+    setting!(
+        "server.limits.acquire_burst",
+        "LEASEHOLD_LIMITS_ACQUIRE_BURST",
+        |config, text| parse_number(text)
+            .map(|value| config.server.limits.acquire_burst = Some(value))
+    ),
+    setting!(
         "sessions.lease_ttl",
         "LEASEHOLD_SESSIONS_LEASE_TTL",
         |config, text| parse(text).map(|value| config.sessions.lease_ttl = value)
@@ -116,6 +173,11 @@ pub const SETTINGS: &[Setting] = &[
         "sessions.idempotency_ttl",
         "LEASEHOLD_SESSIONS_IDEMPOTENCY_TTL",
         |config, text| parse(text).map(|value| config.sessions.idempotency_ttl = value)
+    ),
+    setting!(
+        "sessions.remember",
+        "LEASEHOLD_SESSIONS_REMEMBER",
+        |config, text| parse(text).map(|value| config.sessions.remember = value)
     ),
     setting!(
         "sessions.api_leases",
@@ -198,6 +260,14 @@ pub const SETTINGS: &[Setting] = &[
         config.lease.holder = Some(text.into());
         Ok(())
     }),
+    setting!("lease.peers", "LEASEHOLD_PEERS", |config, text| {
+        parse_list(text).map(|value| config.lease.peers = value)
+    }),
+    setting!(
+        "lease.peer_listen",
+        "LEASEHOLD_PEER_LISTEN",
+        |config, text| { parse(text).map(|value| config.lease.peer_listen = Some(value)) }
+    ),
     setting!("log.level", "LEASEHOLD_LOG", |config, text| {
         config.log.level = text.into();
         Ok(())
@@ -214,6 +284,12 @@ fn parse<T: FromStr<Err: std::fmt::Display>>(text: &str) -> Result<T, String> {
     text.trim()
         .parse()
         .map_err(|error: T::Err| error.to_string())
+}
+
+/// The standard library's words about numbers do not say what is expected.
+fn parse_number<T: FromStr>(text: &str) -> Result<T, String> {
+    let number = text.trim().parse::<T>();
+    number.map_err(|_| "expected a whole number, not negative".into())
 }
 
 fn parse_list<T: FromStr<Err: std::fmt::Display>>(text: &str) -> Result<Vec<T>, String> {
@@ -298,6 +374,22 @@ mod tests {
             complaint.contains("LEASEHOLD_TOKENS") && !complaint.contains("hush"),
             "{complaint}"
         );
+    }
+
+    #[test]
+    fn limits_are_set_by_variables() {
+        let mut config = Config::default();
+        let set = variables(&[
+            ("LEASEHOLD_LIMITS_KEEPS", "2000"),
+            ("LEASEHOLD_LIMITS_ACQUIRES_PER_SECOND", "50"),
+            ("LEASEHOLD_LIMITS_SHUTDOWN", "3s"),
+        ]);
+        apply(&mut config, &set).unwrap();
+        let limits = config.server.limits.checked().unwrap();
+        assert_eq!((limits.keeps, limits.shutdown_ms), (2_000, 3_000));
+        assert_eq!(limits.acquires_per_second, Some(50));
+        let wrong = variables(&[("LEASEHOLD_LIMITS_OTHERS", "-1")]);
+        insta::assert_snapshot!(apply(&mut config, &wrong).unwrap_err(), @"error: LEASEHOLD_LIMITS_OTHERS: expected a whole number, not negative");
     }
 
     #[test]

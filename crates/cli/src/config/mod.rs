@@ -2,6 +2,7 @@
 
 mod environment;
 mod file;
+mod limits;
 mod period;
 mod sections;
 mod sessions;
@@ -10,6 +11,7 @@ mod timing;
 use std::path::{Path, PathBuf};
 
 pub use environment::{SETTINGS, unknown_variables};
+pub use limits::Limits;
 pub use period::Period;
 pub use sections::{Config, Log, LogFormat};
 pub use sessions::Sessions;

@@ -7,7 +7,7 @@ use leasehold_server::auth::{Scope, TokenSpec};
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::{Period, Sessions};
+use super::{Limits, Period, Sessions};
 
 /// Shown instead of a secret.
 const REDACTED: &str = "(hidden)";
@@ -55,6 +55,8 @@ pub struct Server {
     /// The RabbitMQ broker that every event is published to: `amqp://…`.
     #[serde(serialize_with = "hidden_option")]
     pub amqp: Option<SecretString>,
+    /// How much it takes on at once, how large, and for how long.
+    pub limits: Limits,
 }
 
 impl Default for Server {
@@ -69,6 +71,7 @@ impl Default for Server {
             allow: Vec::new(),
             trusted_proxies: Vec::new(),
             amqp: None,
+            limits: Limits::default(),
         }
     }
 }
@@ -157,6 +160,11 @@ pub struct LeaseDefaults {
     pub holder: Option<String>,
     /// Facts that travel with every lease.
     pub labels: BTreeMap<String, String>,
+    /// The other holders, `HOST:PORT`: asked whether they reach the server before a lease with the
+    /// outage policy `continue` goes on.
+    pub peers: Vec<String>,
+    /// Where `leasehold run` answers the others.
+    pub peer_listen: Option<SocketAddr>,
 }
 
 impl Default for LeaseDefaults {
@@ -168,6 +176,8 @@ impl Default for LeaseDefaults {
             stop_grace: None,
             holder: None,
             labels: BTreeMap::new(),
+            peers: Vec::new(),
+            peer_listen: None,
         }
     }
 }

@@ -18,14 +18,17 @@ pub struct Sessions {
     pub heartbeat_interval: Period,
     /// How often all sessions are looked through, behind the timers.
     pub expiry_check_interval: Period,
-    /// The shortest time that a start is recognised when it is repeated. It always is for as long as
-    /// its session lives.
+    /// How long a repeated start is recognised at least. Every value above 0 is kept to: a start is
+    /// recognised for as long as its session lives, and a session that is over frees it whatever this
+    /// says.
     pub idempotency_ttl: Period,
+    /// How long a session that is over can still be looked at.
+    pub remember: Period,
     /// Phase 1: the API itself tries the service's lease and answers 409 when it is busy.
     pub api_leases: bool,
     /// Whether `serve` also runs a worker.
     pub worker: bool,
-    /// The worker's stable name; made from the host by default.
+    /// The worker's stable name; made from the host, and in `serve` its port, by default.
     pub worker_name: Option<String>,
     /// The slots of the pool of tuners, in order of preference.
     pub tuner_slots: Vec<String>,
@@ -44,6 +47,7 @@ impl Default for Sessions {
             heartbeat_interval: Period::from_millis(5_000),
             expiry_check_interval: Period::from_millis(10_000),
             idempotency_ttl: Period::from_millis(30_000),
+            remember: Period::from_millis(3_600_000),
             api_leases: false,
             worker: true,
             worker_name: None,
@@ -70,6 +74,7 @@ impl Sessions {
             ("heartbeat_interval", self.heartbeat_interval),
             ("expiry_check_interval", self.expiry_check_interval),
             ("idempotency_ttl", self.idempotency_ttl),
+            ("remember", self.remember),
         ] {
             if period.millis() == 0 {
                 return Err(wrong(format!("sessions.{name}: expected more than 0")));

@@ -2,7 +2,10 @@
 
 use std::process::ExitCode;
 
-use lease::{Authority, EventQuery, Key, Revision, history::Verifier};
+use lease::{
+    Authority, Error, EventQuery, Key, Revision,
+    history::{self, Audit, Digest, Scope, Verifier},
+};
 
 use super::history::read;
 use crate::{
@@ -10,65 +13,163 @@ use crate::{
     print::{self, Format},
 };
 
-/// Prove from the history that no two owners' times overlap and that no token went back
+/// Prove that the history is as it was written, that no two owners' times overlap and that no token went back
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
+Every change is sealed soon after it happened: digests of the records, chained to each other. A record \
+that was changed, removed, inserted or moved since contradicts them, and so does a history that was cut off.
+
+Whoever can rewrite the records and all the seals leaves no contradiction behind. Note the head that this \
+prints somewhere else, and give it with --head later: it pins everything before it.
+
 Examples:
   leasehold lease verify
-  leasehold lease verify --key job:nightly --json
+  leasehold lease verify job:nightly --json
+  leasehold lease verify --head 4711:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
 
-Leaves with 80 and lists the faults when there are any.")]
+Leaves with 80 and lists the faults, the first broken record first, when there are any.")]
 pub struct Arguments {
     /// Only this key
-    #[arg(long, value_name = "KIND:ID")]
+    #[arg(value_name = "KIND:ID")]
     key: Option<Key>,
-    /// Only this kind of key
-    #[arg(long)]
+    /// Look for overlaps only among this kind of key
+    #[arg(long, conflicts_with = "key")]
     kind: Option<String>,
     /// Only events after this revision
     #[arg(long, value_name = "REVISION", default_value_t = 0)]
     from: u64,
+    /// A head that was noted earlier: the chain must still have it
+    #[arg(long, value_name = "REVISION:DIGEST", value_parser = parse_head)]
+    head: Option<(Revision, Digest)>,
     #[command(flatten)]
     format: Format,
 }
 
+fn parse_head(text: &str) -> Result<(Revision, Digest), String> {
+    let expected = || "expected REVISION:DIGEST, as `lease verify` printed it".to_owned();
+    let (revision, digest) = text.split_once(':').ok_or_else(expected)?;
+    let revision = revision.parse().map_err(|_| expected())?;
+    let digest = digest.parse().map_err(|_| expected())?;
+    Ok((Revision::new(revision), digest))
+}
+
+/// What was found out.
+struct Findings {
+    events: u64,
+    faults: Vec<String>,
+    begins_late: bool,
+    audit: Option<Audit>,
+}
+
 /// Reads the range once and judges it.
 pub async fn run(arguments: Arguments, authority: &dyn Authority) -> Outcome {
-    let mut verifier = Verifier::default();
-    let query = EventQuery {
-        key: arguments.key,
-        kind: arguments.kind,
-        after: Revision::new(arguments.from),
-        ..EventQuery::default()
-    };
-    let has_gap = read(authority, query, |event| verifier.see(&event)).await?;
-    let (events, faults) = verifier.finish();
-    let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
-    if arguments.format.json {
+    let format = arguments.format;
+    let findings = judge(arguments, authority).await?;
+    if format.json {
+        let audit = findings.audit.as_ref();
         print::json(&serde_json::json!({
-            "events": events,
-            "faults": faults,
-            "beginning_is_gone": has_gap,
+            "events": findings.events,
+            "faults": findings.faults,
+            "beginning_is_gone": findings.begins_late,
+            "sealed": audit.is_some(),
+            "unsealed": audit.map(|audit| audit.unsealed),
+            "head": audit.and_then(head),
         }))?;
     } else {
-        for fault in &faults {
-            print::line(fault)?;
-        }
-        if faults.is_empty() {
-            print::line(&format!(
-                "{events} events: no two owners overlap, and no token went back"
-            ))?;
-        }
+        show(&findings)?;
     }
-    if has_gap {
+    if findings.begins_late {
         eprintln!("note: the history's beginning is no longer kept; only what is kept was checked");
     }
-    if faults.is_empty() {
+    if findings.audit.is_none() {
+        eprintln!(
+            "note: the seals are over all tenants' changes and were not looked at: that takes a token without a tenant"
+        );
+    }
+    if findings.faults.is_empty() {
         Ok(ExitCode::SUCCESS)
     } else {
         Err(Failure::new(
             Exit::CheckFailed,
-            format!("{} faults in the history", faults.len()),
+            format!("{} faults in the history", findings.faults.len()),
         ))
     }
+}
+
+async fn judge(arguments: Arguments, authority: &dyn Authority) -> Result<Findings, Failure> {
+    let mut verifier = Verifier::default();
+    let after = Revision::new(arguments.from);
+    let scope = Scope {
+        key: arguments.key.clone(),
+        after,
+        most: None,
+        head: arguments.head,
+    };
+    let kind = arguments.kind.as_deref();
+    let audited = history::audit(authority, &scope, |event| {
+        if kind.is_none_or(|kind| event.key.kind() == kind) {
+            verifier.see(event);
+        }
+    })
+    .await;
+    let (audit, begins_late) = match audited {
+        Ok(audit) => {
+            let begins_late = audit.from > after.next() && audit.from > Revision::new(1);
+            (Some(audit), begins_late)
+        }
+        Err(Error::Denied(_)) if arguments.head.is_none() => {
+            let query = EventQuery {
+                key: arguments.key,
+                kind: arguments.kind,
+                after,
+                ..EventQuery::default()
+            };
+            let begins_late = read(authority, query, |event| verifier.see(&event)).await?;
+            (None, begins_late)
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let (seen, overlaps) = verifier.finish();
+    let breaks = audit.iter().flat_map(|audit| &audit.breaks);
+    Ok(Findings {
+        events: audit.as_ref().map_or(seen, |audit| audit.events),
+        faults: breaks
+            .map(ToString::to_string)
+            .chain(overlaps.iter().map(ToString::to_string))
+            .collect(),
+        begins_late,
+        audit,
+    })
+}
+
+fn show(findings: &Findings) -> Result<(), Failure> {
+    for fault in &findings.faults {
+        print::line(fault)?;
+    }
+    if !findings.faults.is_empty() {
+        return Ok(());
+    }
+    let events = findings.events;
+    match &findings.audit {
+        None => print::line(&format!(
+            "{events} events: no two owners overlap, and no token went back"
+        )),
+        Some(audit) => {
+            print::line(&format!(
+                "{events} events: as they were written, no two owners overlap, and no token went back"
+            ))?;
+            if audit.unsealed > 0 {
+                print::line(&format!("{} of them are not sealed yet", audit.unsealed))?;
+            }
+            match head(audit) {
+                Some(head) => print::line(&format!("head {head}")),
+                None => Ok(()),
+            }
+        }
+    }
+}
+
+fn head(audit: &Audit) -> Option<String> {
+    let (revision, digest) = audit.head?;
+    Some(format!("{revision}:{digest}"))
 }

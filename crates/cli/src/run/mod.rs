@@ -4,15 +4,17 @@ mod course;
 mod plan;
 mod signals;
 
-use std::{collections::BTreeMap, ffi::OsString, process::ExitCode, sync::Arc};
+use std::{collections::BTreeMap, ffi::OsString, net::SocketAddr, process::ExitCode, sync::Arc};
 
-use lease::{Acquire, Clock, Key, Labels, OnOutage, Ttl};
+use lease::{Acquire, Authority, Clock, Key, Labels, OnOutage, Ttl};
 use leasehold_agents::supervise::{self, Command, Input, Launcher, Output};
-use leasehold_client::{Guard, Keeper, keeper};
+use leasehold_client::{Guard, Keeper, PeerList, answer_peers, keeper};
 use leasehold_clock::System;
+use tokio::net::TcpListener;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
-    config::{Config, Period, check_timing},
+    config::{Config, Period, check_timing, wrong},
     connect,
     exit::{Exit, Failure, Outcome},
     holder,
@@ -40,6 +42,7 @@ const RETRY_MS: u64 = 200;
 Examples:
   leasehold run job:nightly -- ./backup.sh
   leasehold run --ttl 10s --wait 1m camera:front-door -- ffmpeg -i rtsp://… out.mp4
+  leasehold run --on-outage continue:10m --peer west:7421 feed:news -- ./feed
   leasehold run --on-outage hold:5m site:7 -- sh -c 'echo \"writing as $LEASEHOLD_FENCE\"; exec worker'
 
 Signals sent to leasehold (INT, TERM, HUP, QUIT, USR1, USR2) are passed on to the program. What the
@@ -65,6 +68,13 @@ pub struct Arguments {
     /// for so long, nobody else gets the key) or continue:TIME (go on, though another may get it)
     #[arg(long, value_name = "POLICY", value_parser = parse_policy, default_value = "fail_closed")]
     on_outage: OnOutage,
+    /// Another holder, HOST:PORT, that answers with --peer-listen: asked before `continue` goes on.
+    /// One that reaches the server shows that this holder is the one cut off, and stops it
+    #[arg(long = "peer", value_name = "ADDR")]
+    peers: Vec<String>,
+    /// Tell other holders at this address whether the server can be reached from here
+    #[arg(long, value_name = "ADDR")]
+    peer_listen: Option<SocketAddr>,
     /// The holder's name [default: cli@HOST]
     #[arg(long, value_name = "NAME")]
     holder: Option<String>,
@@ -94,12 +104,19 @@ pub async fn run(arguments: Arguments, mut config: Config) -> Outcome {
     lease.margin = arguments.margin.or(lease.margin);
     lease.stop_grace = arguments.stop_grace.or(lease.stop_grace);
     lease.labels.extend(arguments.labels.iter().cloned());
+    lease.peers.extend(arguments.peers.iter().cloned());
+    lease.peer_listen = arguments.peer_listen.or(lease.peer_listen);
     check_timing(&config)?;
     // Should the guardian be killed, its orphans come to this process, which then ends them.
     supervise::become_subreaper()
         .map_err(|error| Failure::new(Exit::Supervision, format!("cannot supervise: {error}")))?;
     let mut signals = Signals::listen()?;
-    let keeper = keeper(&arguments, &config)?;
+    let authority = connect::authority(&config)?;
+    let _door = match config.lease.peer_listen {
+        Some(address) => Some(answer(address, authority.clone()).await?),
+        None => None,
+    };
+    let keeper = keeper(&arguments, &config, authority)?;
     let guard = tokio::select! {
         acquired = acquire(&arguments, &config, &keeper) => acquired?,
         signal = signals.next() => {
@@ -129,7 +146,24 @@ pub async fn run(arguments: Arguments, mut config: Config) -> Outcome {
     outcome
 }
 
-fn keeper(arguments: &Arguments, config: &Config) -> Result<Keeper, Failure> {
+/// Answers other holders for as long as what it returns is there.
+async fn answer(
+    address: SocketAddr,
+    authority: Arc<dyn Authority>,
+) -> Result<AbortOnDropHandle<()>, Failure> {
+    let listener = TcpListener::bind(address)
+        .await
+        .map_err(|error| Failure::new(Exit::Failed, format!("--peer-listen {address}: {error}")))?;
+    let answers = tokio::spawn(answer_peers(listener, authority));
+    Ok(AbortOnDropHandle::new(answers))
+}
+
+fn keeper(
+    arguments: &Arguments,
+    config: &Config,
+    authority: Arc<dyn Authority>,
+) -> Result<Keeper, Failure> {
+    let peers = PeerList::new(config.lease.peers.clone()).map_err(wrong)?;
     let name = arguments
         .holder
         .as_deref()
@@ -139,10 +173,11 @@ fn keeper(arguments: &Arguments, config: &Config) -> Result<Keeper, Failure> {
         renew_every_ms: config.lease.renew_every.map(Period::millis),
         release_limit_ms: RELEASE_LIMIT_MS,
         stop_limit_ms: RELEASE_LIMIT_MS,
+        peers: Some(Arc::new(peers)),
         ..keeper::Options::default()
     };
     Ok(Keeper::start(
-        connect::authority(config)?,
+        authority,
         holder::this_process(name)?,
         Arc::new(System),
         options,

@@ -228,13 +228,12 @@ pub(super) fn adopt(alive: &Arc<Alive>, lease: &Lease, sent: BootMillis) -> Resu
 }
 
 /// An acquire without an answer may have been granted. What this holder has of the wanted keys and
-/// no guard knows of is given back; when that cannot be found out, the ttl does it, since only known
-/// leases are renewed.
+/// no guard knows of is given back; when that cannot be found out for as long as one call may take, the
+/// ttl does it, since only known leases are renewed.
 async fn give_back_orphans(core: &Core, request: &Acquire, pool: bool) {
+    let until = core.clock.boot().plus(core.options.call_limit_ms);
     for key in request.want.keys() {
-        let call = core.authority.lease(key.clone());
-        let Some(Ok(Some(lease))) = limited(&*core.clock, core.options.call_limit_ms, call).await
-        else {
+        let Some(lease) = look_up(core, key, until).await else {
             continue;
         };
         let mut registry = core.registry();
@@ -247,5 +246,25 @@ async fn give_back_orphans(core: &Core, request: &Acquire, pool: bool) {
             registry.give_back_orphan(&lease);
             core.release.notify_one();
         }
+    }
+}
+
+/// The lease of a key, asked for until there is an answer: whatever swallowed the first one may take a
+/// moment to pass.
+async fn look_up(core: &Core, key: &Key, until: BootMillis) -> Option<Lease> {
+    let mut backoff = Backoff::new(20, 500);
+    loop {
+        let left = until.since(core.clock.boot()).max(1);
+        match limited(&*core.clock, left, core.authority.lease(key.clone())).await {
+            Some(Ok(lease)) => return lease,
+            Some(Err(error)) if !error.is_retryable() => return None,
+            Some(Err(_)) => {}
+            None => return None,
+        }
+        let again = core.clock.boot().plus(backoff.next_ms());
+        if again >= until {
+            return None;
+        }
+        core.clock.sleep_until(again).await;
     }
 }

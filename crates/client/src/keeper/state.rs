@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lease::{
     BootMillis, Clock, Lease, LeaseRef, Loss, Margin, OnOutage, Renewal, Standing, Tenure, Token,
+    Ttl,
 };
 use tokio::sync::watch;
 
@@ -94,7 +95,8 @@ impl Holding {
         margin_ms: Option<u64>,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        let tenure = tenure(&lease, sent, margin_ms);
+        let margin = margin(lease.ttl, margin_ms);
+        let tenure = Tenure::granted(sent, lease.ttl, margin, lease.on_outage);
         let holding = Self {
             clock,
             margin_ms,
@@ -166,11 +168,8 @@ impl Holding {
         let mut inner = self.lock();
         let now = self.clock.boot();
         if inner.standing(now) != Standing::Over {
-            if lease.ttl == inner.lease.ttl {
-                inner.tenure.renewed(sent);
-            } else {
-                inner.tenure = tenure(&lease, sent, self.margin_ms);
-            }
+            let margin = margin(lease.ttl, self.margin_ms);
+            inner.tenure.renewed(sent, lease.ttl, margin);
             inner.lease = lease;
             inner.uncertain = false;
             inner.peers = Peers::NotAsked;
@@ -217,7 +216,10 @@ impl Holding {
 
     /// When the state may change by time alone, and whether peers are to be asked before that.
     /// `None` when it is over.
-    pub fn next_look(&self, lead_ms: u64) -> Option<Look> {
+    ///
+    /// With `continue` the others are asked half-way between the renewal that is missing and the
+    /// deadline: early enough that whoever must stop in time knows in time whether it must.
+    pub fn next_look(&self) -> Option<Look> {
         let inner = self.lock();
         if inner.lost.is_some() {
             return None;
@@ -225,9 +227,9 @@ impl Holding {
         let now = self.clock.boot();
         let deadline = inner.tenure.deadline();
         let continues = matches!(inner.tenure.on_outage(), OnOutage::Continue(_));
-        let lead_ms = lead_ms.min(inner.lease.ttl.millis() / 6);
+        let lead_ms = (deadline.since(inner.tenure.renew_at()) / 2).max(1);
         let ask_at = BootMillis::new(deadline.get().saturating_sub(lead_ms));
-        let ask = continues && now >= ask_at && inner.peers != Peers::CutOff;
+        let asks = continues && now >= ask_at && inner.peers != Peers::CutOff;
         let at = if continues && now < ask_at {
             ask_at
         } else if now < deadline {
@@ -235,7 +237,10 @@ impl Holding {
         } else {
             inner.tenure.stop_at()
         };
-        Some(Look { at, ask })
+        Some(Look {
+            at,
+            ask: asks.then_some(lead_ms),
+        })
     }
 
     fn publish(&self, inner: &mut Inner, standing: Standing) {
@@ -269,7 +274,8 @@ pub(super) struct Plan {
 /// When to look at a lease again.
 pub(super) struct Look {
     pub at: BootMillis,
-    pub ask: bool,
+    /// Peers are to be asked: how long before the deadline that began.
+    pub ask: Option<u64>,
 }
 
 impl Inner {
@@ -290,9 +296,9 @@ impl Inner {
     }
 }
 
-fn tenure(lease: &Lease, sent: BootMillis, margin_ms: Option<u64>) -> Tenure {
-    let margin = margin_ms
-        .and_then(|millis| Margin::new(millis.min(lease.ttl.millis() / 2), lease.ttl).ok())
-        .unwrap_or_else(|| Margin::of(lease.ttl));
-    Tenure::granted(sent, lease.ttl, margin, lease.on_outage)
+/// The margin that was asked for, as far as the ttl allows it, or the usual one.
+fn margin(ttl: Ttl, asked_ms: Option<u64>) -> Margin {
+    asked_ms
+        .and_then(|millis| Margin::new(millis.min(ttl.millis() / 2), ttl).ok())
+        .unwrap_or_else(|| Margin::of(ttl))
 }

@@ -15,7 +15,7 @@ pub trait Peers: Send + Sync + 'static {
 }
 
 pub(super) async fn run(core: Arc<Core>) {
-    let lead_ms = core.options.call_limit_ms;
+    let limit_ms = core.options.call_limit_ms.max(1);
     let mut ask_at = BootMillis::default();
     loop {
         let held: Vec<_> = core.registry().held().cloned().collect();
@@ -25,14 +25,13 @@ pub(super) async fn run(core: Arc<Core>) {
         let mut over = false;
         for holding in &held {
             holding.look();
-            let Some(look) = holding.next_look(lead_ms) else {
+            let Some(look) = holding.next_look() else {
                 core.registry().forget(holding);
                 over = true;
                 continue;
             };
             earliest = Some(earliest.map_or(look.at, |at| at.min(look.at)));
-            if look.ask {
-                let lead = lead_ms.min(holding.plan().ttl_ms / 6).max(1);
+            if let Some(lead) = look.ask {
                 ask = Some(ask.map_or(lead, |least: u64| least.min(lead)));
             }
         }
@@ -41,9 +40,10 @@ pub(super) async fn run(core: Arc<Core>) {
         }
         if let Some(lead) = ask {
             if now >= ask_at {
-                ask_at = now.plus(lead);
-                // Half of the lead, so that the answer is there before the deadline.
-                core.tasks.spawn(ask_peers(core.clone(), (lead / 2).max(1)));
+                ask_at = now.plus(lead.min(limit_ms));
+                // Half of the lead, so that the answer is there well before the deadline.
+                let limit_ms = (lead / 2).clamp(1, limit_ms);
+                core.tasks.spawn(ask_peers(core.clone(), limit_ms));
             }
             earliest = earliest.map(|at| at.min(ask_at));
         }
@@ -76,10 +76,7 @@ async fn ask_peers(core: Arc<Core>, limit_ms: u64) {
     };
     let held: Vec<_> = core.registry().held().cloned().collect();
     for holding in held {
-        if holding
-            .next_look(core.options.call_limit_ms)
-            .is_some_and(|look| look.ask)
-        {
+        if holding.next_look().is_some_and(|look| look.ask.is_some()) {
             holding.peers_said(said);
         }
     }

@@ -4,6 +4,7 @@ use lease::{
     Acquire, Acquired, Answer, Authority, Capabilities, Committed, Departure, Error, EventPage,
     EventQuery, HandoffState, HandoffStep, Key, Lease, LeaseId, LeaseQuery, LeaseRef, Page, Record,
     RecordQuery, Renew, Renewed, Revision, Revoke, Token, Transaction, UnixMillis, Verdict, Watch,
+    history::SealPage,
 };
 
 use super::HolderStream;
@@ -84,6 +85,9 @@ impl Authority for Streamed {
     }
     fn events(&self, query: EventQuery) -> Answer<'_, EventPage> {
         self.remote.events(query)
+    }
+    fn seals(&self, after: Revision, limit: usize) -> Answer<'_, SealPage> {
+        self.remote.seals(after, limit)
     }
     fn watch(&self, from: Option<Revision>) -> Answer<'_, Watch> {
         self.remote.watch(from)

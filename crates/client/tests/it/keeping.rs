@@ -1,6 +1,6 @@
 //! Keeping: L9, L10, L11.
 
-use lease::Standing;
+use lease::{Renew, Renewal, Renewals, Standing};
 use leasehold_client::{Lost, State, keeper};
 
 use crate::{
@@ -45,6 +45,55 @@ async fn renewals_are_counted_from_the_last_one_and_never_become_a_busy_loop() {
         turn().await;
         assert_eq!(network.renewals(), before + 1);
     }
+    assert!(guard.is_owned());
+}
+
+#[tokio::test]
+async fn l8_a_ttl_that_a_renewal_changed_is_learned_and_takes_no_time_back() {
+    let world = World::new();
+    let (keeper, network) = world.keeper("a");
+    let guard = keeper.acquire_one(key("x"), ttl(30_000)).await.unwrap();
+    let change = async |millis| {
+        let mut renewal = Renewal::of(&guard.lease());
+        renewal.ttl = Some(ttl(millis));
+        let renew = Renew {
+            holder: keeper.holder().clone(),
+            leases: Renewals::These(vec![renewal]),
+        };
+        world.store.renew(renew).await.unwrap();
+    };
+    change(6_000).await;
+    world.clock.advance(10_000);
+    eventually("the new ttl is known", async || {
+        guard.lease().ttl == ttl(6_000)
+    })
+    .await;
+    // The authority promised 30 s before, and does not take that back.
+    assert_eq!(guard.deadline().get(), 28_000);
+    assert_eq!(
+        world.lease(&key("x")).await.unwrap().expires_at,
+        guard.lease().expires_at
+    );
+    // From here on at the pace of the new one.
+    for _ in 0..15 {
+        let before = network.renewals();
+        world.clock.advance(2_000);
+        eventually("renewed at the new pace", async || {
+            network.renewals() == before + 1
+        })
+        .await;
+    }
+    eventually("the deadline follows", async || {
+        guard.deadline().get() == 40_000 + 5_400
+    })
+    .await;
+    // And longer again: the deadline follows with the next renewal.
+    change(60_000).await;
+    world.clock.advance(2_000);
+    eventually("trusted for longer", async || {
+        guard.deadline().get() == 42_000 + 58_000
+    })
+    .await;
     assert!(guard.is_owned());
 }
 

@@ -168,11 +168,18 @@ impl Engine {
                 Footing::Free
             };
         }
-        if *self.holders.get(grant.holder) == request.holder {
+        if self.is_holder(grant, request) {
             Footing::Own(slot)
         } else {
             Footing::Held(slot)
         }
+    }
+
+    /// The same holder: the same name and incarnation within the same tenant (L2). Names are not bound to
+    /// tenants, so a namesake in another tenant is somebody else.
+    fn is_holder(&self, grant: &Grant, request: &Acquire) -> bool {
+        *self.holders.get(grant.holder) == request.holder
+            && grant.labels.tenant() == request.labels.tenant()
     }
 
     fn over_limit(&self, request: &Acquire, new: usize) -> Option<Cause> {
@@ -221,7 +228,7 @@ impl Engine {
     /// A new grant, over whatever lapsed lease is still there, or over a live one by force.
     fn take(&mut self, slot: SlotIndex, request: &Acquire, effects: &mut Effects) -> Lease {
         if let Some(grant) = self.slots.get(slot).grant() {
-            if *self.holders.get(grant.holder) == request.holder && self.now >= grant.lapses_at() {
+            if self.is_holder(grant, request) && self.now >= grant.lapses_at() {
                 self.end(slot, Loss::Expired, EventKind::LeaseExpired, None, effects);
             } else {
                 let detail = request.force.clone();
@@ -301,9 +308,7 @@ impl Engine {
             let Some(waiter) = self.waiters.get(ticket) else {
                 continue;
             };
-            if waiter.deadline <= self.now {
-                continue;
-            }
+            // Also one whose time is over: until it is told so it waits, and it was first.
             let request = waiter.request.clone();
             match self.decide(&request, effects) {
                 Acquired::Refused(Refusal {
@@ -340,7 +345,15 @@ impl Engine {
         Some(waiter)
     }
 
-    /// A wait is over without a grant: the waiter learns who has the key.
+    /// The time of a wait is over: it gets what is free at this very moment, or learns why not.
+    pub(super) fn conclude(&mut self, ticket: Ticket, effects: &mut Effects) {
+        if let Some(waiter) = self.leave(ticket) {
+            let answer = self.decide(&waiter.request, effects);
+            effects.woken.push((ticket, answer));
+        }
+    }
+
+    /// A wait ends before its time and without a grant: the waiter learns who has the key.
     pub(super) fn give_up(&mut self, ticket: Ticket, effects: &mut Effects) {
         let Some(waiter) = self.leave(ticket) else {
             return;

@@ -269,7 +269,7 @@ impl Engine {
             self.settle(slot, effects);
         }
         while let Some(ticket) = self.waiters.overdue(self.now) {
-            self.give_up(ticket, effects);
+            self.conclude(ticket, effects);
         }
     }
 

@@ -47,31 +47,9 @@ impl Engine {
             );
         }
         found.retain(|lease| {
-            (lease.status == Status::Pending || lease.is_live(now))
-                && query
-                    .kind
-                    .as_deref()
-                    .is_none_or(|kind| lease.key.kind() == kind)
-                && query.id.as_deref().is_none_or(|id| lease.key.id() == id)
-                && query
-                    .holder
-                    .as_ref()
-                    .is_none_or(|name| lease.holder.name == *name)
-                && query
-                    .tenant
-                    .as_deref()
-                    .is_none_or(|tenant| lease.labels.tenant() == Some(tenant))
-                && query.after.as_ref().is_none_or(|after| lease.key > *after)
+            (lease.status == Status::Pending || lease.is_live(now)) && query.matches(lease)
         });
-        found.sort_by(|a, b| (&a.key, a.acquired_at, a.id).cmp(&(&b.key, b.acquired_at, b.id)));
-        // All that stands on one key stays on one page, since the next page starts after a key.
-        let mut end = query.limit.min(found.len());
-        while end > 0 && end < found.len() && found[end].key == found[end - 1].key {
-            end += 1;
-        }
-        let more = end < found.len();
-        found.truncate(end);
-        Page { items: found, more }
+        query.page(found)
     }
 
     /// Whether a token still counts.

@@ -11,9 +11,8 @@ use utoipa_axum::router::OpenApiRouter;
 
 use crate::{App, Reject};
 
-/// Only its own files, nothing inline from elsewhere, and never inside another page.
-const POLICY: &str =
-    "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'";
+/// Only its own files and the streams it puts together, nothing inline, and never inside another page.
+const POLICY: &str = "default-src 'self'; media-src 'self' blob:; frame-ancestors 'none'; base-uri 'none'; form-action 'self'";
 
 #[derive(RustEmbed)]
 #[folder = "../../ui"]

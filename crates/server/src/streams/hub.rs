@@ -7,11 +7,10 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
 };
 
 use futures_util::StreamExt as _;
-use lease::{Authority, Event, EventKind, Holder, LeaseQuery, Notice, Status};
+use lease::{Authority, Clock, Event, EventKind, Holder, LeaseQuery, Notice, Status};
 use leasehold_api::{Loss, stream::Down};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -22,7 +21,7 @@ use crate::metrics::Metrics;
 /// look for itself.
 const QUEUE: usize = 256;
 /// How long to wait before the watch is opened again.
-const RETRY: Duration = Duration::from_millis(200);
+const RETRY_MS: u64 = 200;
 /// How many live leases are counted at start; beyond that the metric is a lower bound.
 const MAX_COUNTED: usize = 100_000;
 
@@ -99,6 +98,7 @@ impl Hub {
     pub async fn run(
         self,
         authority: Arc<dyn Authority>,
+        clock: Arc<dyn Clock>,
         metrics: Metrics,
         closing: CancellationToken,
         begun: CancellationToken,
@@ -109,7 +109,7 @@ impl Hub {
                     tracing::warn!(%error, "the server's watch ended");
                 }
                 begun.cancel();
-                tokio::time::sleep(RETRY).await;
+                clock.sleep_until(clock.boot().plus(RETRY_MS)).await;
             }
         };
         tokio::select! {

@@ -9,6 +9,7 @@ use lease::{
     Acquire, Acquired, Answer, Authority, Capabilities, Committed, Departure, EventPage,
     EventQuery, HandoffState, HandoffStep, Key, Lease, LeaseId, LeaseQuery, LeaseRef, Page, Record,
     RecordQuery, Renew, Renewed, Revision, Revoke, Token, Transaction, UnixMillis, Verdict, Watch,
+    history::SealPage,
 };
 
 /// Passes reads on, counts writes and refuses them.
@@ -79,6 +80,9 @@ impl Authority for Guarded {
     }
     fn events(&self, query: EventQuery) -> Answer<'_, EventPage> {
         self.inner.events(query)
+    }
+    fn seals(&self, after: Revision, limit: usize) -> Answer<'_, SealPage> {
+        self.inner.seals(after, limit)
     }
     fn watch(&self, from: Option<Revision>) -> Answer<'_, Watch> {
         self.inner.watch(from)

@@ -1,19 +1,22 @@
-//! A real server on a loopback port over the in-memory store, with a clock that is moved by hand.
+//! A real server on a loopback port: over the in-memory store with a clock that is moved by hand, unless
+//! the test runs on another home (see [`homes`]).
 
 #![allow(dead_code, reason = "each test file uses its part")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 pub mod guarded;
+pub mod homes;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use lease::{Authority, UnixMillis};
-use leasehold_clock::Manual;
-use leasehold_server::{Options, Server, auth::TokenSpec};
+use lease::{Authority, Clock, UnixMillis};
+use leasehold_clock::{Manual, System};
+use leasehold_server::{App, Builder, Options, Server, auth::TokenSpec};
 use leasehold_store::embedded::{Embedded, Options as StoreOptions};
 use reqwest::{Method, Response, StatusCode};
 use serde_json::{Value, json};
 use tokio::{sync::oneshot, task::JoinHandle};
+use utoipa_axum::router::OpenApiRouter;
 
 pub const ADMIN: &str = "admin-secret";
 pub const WRITER: &str = "writer-secret";
@@ -29,6 +32,8 @@ pub struct Running {
     pub address: SocketAddr,
     pub url: String,
     pub clock: Manual,
+    /// Whether time runs by itself.
+    time_runs: bool,
     pub authority: Arc<dyn Authority>,
     pub http: reqwest::Client,
     stop: Option<oneshot::Sender<()>>,
@@ -71,15 +76,41 @@ pub async fn start() -> Running {
 
 pub async fn start_with(options: Options) -> Running {
     let clock = clock();
-    let authority = memory(&clock);
-    start_on(options, clock, authority).await
+    let Some(home) = homes::Home::current() else {
+        let authority = memory(&clock);
+        return start_on(options, clock, authority).await;
+    };
+    let authority = home.open().await;
+    let system = Arc::new(System);
+    let mut running = launch(Server::builder(), options, clock, system, authority).await;
+    running.time_runs = true;
+    running
 }
 
 pub async fn start_on(options: Options, clock: Manual, authority: Arc<dyn Authority>) -> Running {
-    let server = Server::builder()
+    let moved = Arc::new(clock.clone());
+    launch(Server::builder(), options, clock, moved, authority).await
+}
+
+/// With one more door.
+pub async fn start_door(options: Options, door: OpenApiRouter<App>) -> Running {
+    let clock = clock();
+    let (moved, authority) = (Arc::new(clock.clone()), memory(&clock));
+    let builder = Server::builder().door(door);
+    launch(builder, options, clock, moved, authority).await
+}
+
+async fn launch(
+    builder: Builder,
+    options: Options,
+    clock: Manual,
+    server_clock: Arc<dyn Clock>,
+    authority: Arc<dyn Authority>,
+) -> Running {
+    let server = builder
         .options(options)
         .authority(authority.clone())
-        .clock(Arc::new(clock.clone()))
+        .clock(server_clock)
         .bind()
         .await
         .unwrap();
@@ -93,6 +124,7 @@ pub async fn start_on(options: Options, clock: Manual, authority: Arc<dyn Author
         address,
         url,
         clock,
+        time_runs: false,
         authority,
         http: reqwest::Client::builder()
             .danger_accept_invalid_certs(true)
@@ -104,6 +136,20 @@ pub async fn start_on(options: Options, clock: Manual, authority: Arc<dyn Author
 }
 
 impl Running {
+    /// A time for the clock that is moved by hand, or a shorter one where it has to be waited for.
+    pub fn either(&self, by_hand: u64, real: u64) -> u64 {
+        if self.time_runs { real } else { by_hand }
+    }
+
+    /// Lets time pass: so much by hand, or so much of it for real, in milliseconds.
+    pub async fn pass(&self, by_hand: u64, real: u64) {
+        if self.time_runs {
+            tokio::time::sleep(Duration::from_millis(real)).await;
+        } else {
+            self.clock.advance(by_hand);
+        }
+    }
+
     pub async fn send(
         &self,
         token: &str,

@@ -167,6 +167,30 @@ pub async fn l2_another_incarnation_is_refused(harness: &dyn Harness) {
     assert_eq!((holder, token), (lease.holder, lease.token));
 }
 
+/// Names are not bound to tenants: a namesake in another tenant is somebody else, whichever of the two
+/// has a tenant at all.
+pub async fn l2_a_namesake_in_another_tenant_is_refused(harness: &dyn Harness) {
+    let stage = Stage::of(harness);
+    let of = |id: &str, tenant: Option<&str>| {
+        let labels = tenant.map(|tenant| (lease::TENANT.to_owned(), tenant.to_owned()));
+        Acquire {
+            labels: Labels::new(labels.into_iter().collect()).expect("well-formed labels"),
+            ..stage.ask(id, "ann")
+        }
+    };
+    for (id, own, other) in [
+        ("a", Some("north"), Some("south")),
+        ("b", Some("north"), None),
+        ("c", None, Some("south")),
+    ] {
+        let lease = stage.grant(of(id, own)).await;
+        let (holder, token) = stage.refuse_held(of(id, other)).await;
+        assert_eq!((&holder, token), (&lease.holder, lease.token), "{id}");
+        let again = stage.grant(of(id, own)).await;
+        assert_eq!((again.id, again.token), (lease.id, lease.token), "{id}");
+    }
+}
+
 /// What lapsed is free, also for its former holder: with a new token.
 pub async fn l2_a_lapsed_key_is_granted_anew(harness: &dyn Harness) {
     let stage = Stage::of(harness);

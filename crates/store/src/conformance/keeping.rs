@@ -221,7 +221,7 @@ pub async fn l10_the_authority_never_expires_before_the_holder_stops(harness: &d
     stage.pass(30).await;
     let sent = BootMillis::new(clock().await);
     let renewed = stage.renew(&lease).await.expect("kept");
-    tenure.renewed(sent);
+    tenure.renewed(sent, renewed.ttl, margin);
     let expiry = BootMillis::new(renewed.expires_at.get());
     assert!(tenure.stop_at().plus(margin.millis()) <= expiry);
 }

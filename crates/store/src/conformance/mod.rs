@@ -51,6 +51,7 @@ macro_rules! conformance_tests {
                 l2_a_refusal_names_holder_token_and_time_left
                 l2_a_refusal_changes_nothing
                 l2_another_incarnation_is_refused
+                l2_a_namesake_in_another_tenant_is_refused
                 l2_a_lapsed_key_is_granted_anew
                 l3_tokens_grow_over_every_end
                 l3_tokens_follow_the_clock_and_stay_below_two_to_53
@@ -73,6 +74,7 @@ macro_rules! conformance_tests {
                 l6_an_expiry_wakes_the_first
                 l6_a_revocation_wakes_the_first
                 l6_a_wait_ends_with_a_refusal
+                l6_a_wait_that_ends_with_the_lapse_is_answered_truly
                 l6_a_dropped_waiter_is_never_granted
                 l6_waiters_are_pending
                 l6_newcomers_do_not_overtake
@@ -151,6 +153,7 @@ macro_rules! conformance_tests {
                 l20_renewals_are_live
                 l21_the_history_names_the_owner_at_any_time
                 l21_no_two_owners_overlap_under_load
+                l21_every_event_is_sealed_as_it_was_written
                 events_are_filtered_and_paged
             }
             restart {

@@ -383,3 +383,43 @@ pub async fn events_are_filtered_and_paged(harness: &dyn Harness) {
     };
     assert_eq!(get(rest).await, (of_b, false), "and no more");
 }
+
+/// Soon after it happened every event is under a seal, and the whole history agrees with its seals; so
+/// does each key's part on its own.
+pub async fn l21_every_event_is_sealed_as_it_was_written(harness: &dyn Harness) {
+    let stage = Stage::of(harness);
+    live_a_little(&stage).await;
+    let last = stage.take("a", "bob").await;
+    let events = stage.events().await;
+    let newest = events.last().expect("some events").revision;
+    let authority = stage.authority.clone();
+    let audit = async |key: Option<&lease::Key>| {
+        let scope = history::Scope {
+            key: key.cloned(),
+            after: Revision::new(events[0].revision.get() - 1),
+            ..history::Scope::default()
+        };
+        let mut seen = Vec::new();
+        let audit = history::audit(&*authority, &scope, |event| seen.push(event.clone())).await;
+        (audit.expect("the history is answered"), seen)
+    };
+    stage
+        .eventually("the events are sealed", async || {
+            let (audit, _) = audit(None).await;
+            audit.head.is_some_and(|(sealed, _)| sealed >= newest)
+        })
+        .await;
+    let (whole, seen) = audit(None).await;
+    assert_eq!(whole.breaks, []);
+    assert!(
+        events.iter().all(|event| seen.contains(event)),
+        "all were looked at"
+    );
+    let (part, seen) = audit(Some(&last.key)).await;
+    assert_eq!(part.breaks, []);
+    let own: Vec<_> = events
+        .iter()
+        .filter(|event| event.key == last.key)
+        .collect();
+    assert_eq!(seen.iter().collect::<Vec<_>>(), own, "one key on its own");
+}

@@ -87,6 +87,35 @@ pub async fn l6_a_wait_ends_with_a_refusal(harness: &dyn Harness) {
     assert_eq!(stage.live("a").await, None, "and is not served later");
 }
 
+/// A wait that ends about when the lease lapses gets the key, or learns who had it: never something
+/// else, whichever of the two the authority notices first.
+pub async fn l6_a_wait_that_ends_with_the_lapse_is_answered_truly(harness: &dyn Harness) {
+    let stage = Stage::of(harness);
+    let short_ms = stage.pace().short_ms;
+    let mut waits = Vec::new();
+    for (id, early_ms) in [("a", 0), ("b", 1), ("c", 3), ("d", 6), ("e", 12)] {
+        let lease = stage.take_short(id, "ann").await;
+        let request = Acquire {
+            wait_ms: short_ms.saturating_sub(early_ms).max(1),
+            ..stage.ask(id, "bob")
+        };
+        waits.push((id, lease, stage.queue(request).await));
+    }
+    stage.lapse().await;
+    for (id, lease, waiting) in waits {
+        match stage.answer(waiting).await {
+            lease::Acquired::Granted { leases, .. } => {
+                assert_eq!(leases[0].holder, stage.holder("bob"));
+                assert!(leases[0].token > lease.token);
+                assert!(leases[0].acquired_at >= lease.expires_at, "{id}: too early");
+            }
+            lease::Acquired::Refused(refusal) => {
+                assert_eq!(held(refusal), (lease.holder, lease.token), "{id}");
+            }
+        }
+    }
+}
+
 /// A waiter that went away is passed over.
 pub async fn l6_a_dropped_waiter_is_never_granted(harness: &dyn Harness) {
     let stage = Stage::of(harness);

@@ -8,13 +8,14 @@ use lease::{
     RecordQuery, Renew, Renewed, Revision, Revoke, Status, Token, Transaction, UnixMillis, Verdict,
     Watch,
     engine::{Command, Outcome, RenewalEvents},
+    history::SealPage,
 };
 use tokio::sync::oneshot;
 
 use super::{
     Embedded, history,
     job::{Call, Job},
-    list,
+    list, seals,
     wait::Waiting,
     watch,
 };
@@ -176,6 +177,13 @@ impl Authority for Embedded {
         Box::pin(
             self.readers()
                 .read(move |connection| history::events(connection, &query)),
+        )
+    }
+
+    fn seals(&self, after: Revision, limit: usize) -> Answer<'_, SealPage> {
+        Box::pin(
+            self.readers()
+                .read(move |connection| seals::page(connection, after, limit)),
         )
     }
 

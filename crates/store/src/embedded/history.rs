@@ -46,13 +46,15 @@ pub(super) fn events(connection: &Connection, query: &EventQuery) -> Result<Even
         }
         ControlFlow::Continue(())
     };
+    // SQLite's numbers end earlier than ours; nothing comes after either end.
+    let after = query.after.min(Revision::new(i64::MAX.unsigned_abs()));
     match &query.key {
-        Some(key) => of_key(connection, key, query.after, take)?,
+        Some(key) => of_key(connection, key, after, take)?,
         None => scan(
             connection,
             "SELECT revision, at, kind, key, data FROM events
              WHERE revision > ?1 ORDER BY revision",
-            params![query.after.get()],
+            params![after.get()],
             take,
         )?,
     }
@@ -246,6 +248,26 @@ fn as_lease(granted: &Event, end: &Event) -> Option<Lease> {
     })
 }
 
+/// The next events after a revision.
+pub(super) fn scan_from(
+    connection: &Connection,
+    after: Revision,
+    limit: usize,
+) -> Result<Vec<Event>, Failure> {
+    let mut events = Vec::new();
+    scan(
+        connection,
+        "SELECT revision, at, kind, key, data FROM events
+         WHERE revision > ?1 ORDER BY revision LIMIT ?2",
+        params![after.get(), limit as u64],
+        |event| {
+            events.push(event);
+            ControlFlow::Continue(())
+        },
+    )?;
+    Ok(events)
+}
+
 fn scan(
     connection: &Connection,
     sql: &str,
@@ -262,7 +284,8 @@ fn scan(
     Ok(())
 }
 
-fn to_event(row: &Row<'_>) -> Result<Event, Failure> {
+/// An event from the columns revision, at, kind, key and data.
+pub(super) fn to_event(row: &Row<'_>) -> Result<Event, Failure> {
     let revision: u64 = row.get(0)?;
     let unreadable = |why| Failure::Row {
         table: "events",

@@ -13,6 +13,7 @@ use super::{
     retention,
     row::{self, Unreadable},
     schema::{CREATE, FORMAT, FROM_1},
+    seals::{self, Head},
     state::{State, read_state, values, write_state},
 };
 
@@ -71,6 +72,7 @@ pub(super) struct Journal {
     connection: Connection,
     state: State,
     index: KeyIndex,
+    sealed: Head,
     history: History,
     renewals: RenewalEvents,
 }
@@ -85,11 +87,13 @@ impl Journal {
             FORMAT => {}
             newer => return Err(Failure::Newer(newer)),
         }
+        let sealed = seals::open(&mut connection)?;
         Ok(Self {
             place: place.clone(),
             state: read_state(&connection)?,
             connection,
             index: KeyIndex::default(),
+            sealed,
             history,
             renewals,
         })
@@ -249,12 +253,10 @@ impl Journal {
     pub fn concerns(&self, effects: &Effects) -> bool {
         !effects.touched.is_empty()
             || !effects.forgotten.is_empty()
-            || effects.events.iter().any(|event| self.keeps(event))
-    }
-
-    /// Whether an event belongs into the history.
-    fn keeps(&self, event: &Event) -> bool {
-        event.kind != EventKind::LeaseRenewed || self.renewals == RenewalEvents::Kept
+            || effects
+                .events
+                .iter()
+                .any(|event| keeps(self.renewals, event))
     }
 
     /// Writes what a batch did. When this returns, it is durable.
@@ -301,6 +303,9 @@ impl Journal {
                 ])?;
             }
         }
+        let renewals = self.renewals;
+        let kept = effects.events.iter().filter(|event| keeps(renewals, event));
+        let sealed = seals::append(&transaction, self.sealed, kept)?;
         slots.extend(&effects.touched);
         slots.extend(&effects.forgotten);
         write_slots(&transaction, engine, &mut slots)?;
@@ -313,6 +318,7 @@ impl Journal {
         write_state(&transaction, &self.state, &state)?;
         transaction.commit()?;
         self.state = state;
+        self.sealed = sealed;
         Ok(())
     }
 
@@ -346,6 +352,11 @@ impl Journal {
         self.state = state;
         Ok(())
     }
+}
+
+/// Whether an event belongs into the history.
+fn keeps(renewals: RenewalEvents, event: &Event) -> bool {
+    event.kind != EventKind::LeaseRenewed || renewals == RenewalEvents::Kept
 }
 
 fn create(connection: &mut Connection) -> Result<(), Failure> {
@@ -386,17 +397,22 @@ fn write_slots(
     // In order, so that neighbours share a page; and each once, as it is after the whole batch.
     keys.sort_unstable();
     keys.dedup();
-    let mut upsert = connection.prepare_cached(
-        "INSERT INTO slots (key, live, data) VALUES (?1, ?2, ?3)
-         ON CONFLICT (key) DO UPDATE SET live = excluded.live, data = excluded.data",
-    )?;
+    // Two plain statements: one that did both would copy every page that it touches, in case it must
+    // take back half of what it did.
+    let mut update =
+        connection.prepare_cached("UPDATE slots SET live = ?2, data = ?3 WHERE key = ?1")?;
+    let mut insert =
+        connection.prepare_cached("INSERT INTO slots (key, live, data) VALUES (?1, ?2, ?3)")?;
     let mut delete = connection.prepare_cached("DELETE FROM slots WHERE key = ?1")?;
     for key in keys {
         let stored = engine.stored(key);
         let live = stored.as_ref().is_some_and(|slot| slot.lease.is_some());
         match stored.and_then(row::from_slot) {
             Some(data) => {
-                upsert.execute(params![key.as_str(), live, data])?;
+                let row = params![key.as_str(), live, data];
+                if update.execute(row)? == 0 {
+                    insert.execute(row)?;
+                }
             }
             None => {
                 delete.execute([key.as_str()])?;
@@ -429,7 +445,8 @@ fn write_records(
     Ok(())
 }
 
-fn next_slot(rows: &mut rusqlite::Rows<'_>) -> Result<Option<StoredSlot>, Failure> {
+/// The next slot of rows with the columns key and data.
+pub(super) fn next_slot(rows: &mut rusqlite::Rows<'_>) -> Result<Option<StoredSlot>, Failure> {
     let Some(row) = rows.next()? else {
         return Ok(None);
     };

@@ -34,16 +34,21 @@ pub(super) async fn live(store: &Embedded, query: LeaseQuery) -> Result<Page<Lea
                 found
             })
             .await?;
-        items.extend(found.into_iter().filter(|lease| matches(&query, lease)));
-        if last.is_none() || items.len() > query.limit {
-            break;
+        items.extend(found.into_iter().filter(|lease| query.matches(lease)));
+        let Some(last) = last else {
+            return Ok(query.page(items));
+        };
+        // What is on a page may reach beyond its limit, to the end of a key: only when something is
+        // left over is it certain that the page is whole.
+        if items.len() > query.limit {
+            let page = query.page(items);
+            if page.more {
+                return Ok(page);
+            }
+            items = page.items;
         }
-        after = last;
+        after = Some(last);
     }
-    items.sort_by(|a, b| a.key.cmp(&b.key).then(a.acquired_at.cmp(&b.acquired_at)));
-    let more = items.len() > query.limit;
-    items.truncate(query.limit);
-    Ok(Page { items, more })
 }
 
 /// Who waits for keys after `from`, up to and with `to`.
@@ -66,20 +71,4 @@ fn pending(
     let mut waits = engine.leases(now, &waits).items;
     waits.retain(|lease| to.is_none_or(|to| lease.key <= *to));
     waits
-}
-
-fn matches(query: &LeaseQuery, lease: &Lease) -> bool {
-    query
-        .kind
-        .as_deref()
-        .is_none_or(|kind| lease.key.kind() == kind)
-        && query.id.as_deref().is_none_or(|id| lease.key.id() == id)
-        && query
-            .holder
-            .as_ref()
-            .is_none_or(|name| lease.holder.name == *name)
-        && query
-            .tenant
-            .as_deref()
-            .is_none_or(|tenant| lease.labels.tenant() == Some(tenant))
 }

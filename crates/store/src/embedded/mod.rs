@@ -6,8 +6,10 @@
 
 mod authority;
 mod error;
+mod export;
 mod guard;
 mod history;
+mod import;
 mod index;
 mod job;
 mod journal;
@@ -20,6 +22,7 @@ mod readers;
 mod retention;
 mod row;
 mod schema;
+mod seals;
 mod start;
 mod state;
 mod time;
@@ -41,6 +44,7 @@ use readers::Readers;
 use tokio::sync::{mpsc, oneshot};
 
 pub use error::OpenError;
+pub(crate) use export::{Site, bolt_in};
 pub use options::{History, OnDamage, Options};
 
 /// A handle on an embedded authority. Clones share it; it stops in good order with [`Embedded::close`],

@@ -7,6 +7,7 @@
 //! | `records` | one document | until it is removed |
 //! | `events` | one change, by revision, without gaps from `history_from` on | until the retention deletes it, oldest first |
 //! | `event_keys` | the key of one event up to `indexed` | a while longer than its event |
+//! | `seals` | the digests over the changes `first` to `last`, chained to the seal before | as the events it covers |
 //!
 //! | column | holds |
 //! |---|---|
@@ -14,6 +15,7 @@
 //! | `slots.live` | 1 while the lease is live, else 0 |
 //! | `slots.data`, `events.data` | version, checksum and fields, see the module `row` |
 //! | `records.value`, `records.revision` | the JSON text, and the revision of its last change |
+//! | `seals.previous`, `seals.digest`, `seals.marks` | see [`lease::history::Seal`] |
 //! | `events.revision`, `events.at`, `events.kind` | its place, the time in ms since 1970, and the word of its sort |
 //!
 //! Beside the database file `leasehold.db` with its `-wal` and `-shm`, the folder holds `lock` (taken by
@@ -73,6 +75,17 @@ CREATE TABLE event_keys (
   PRIMARY KEY (key, revision)
 ) WITHOUT ROWID;
 INSERT INTO meta (name, value) VALUES ('indexed', 0);
+";
+
+/// Makes the table of the seals, which came later than the others.
+pub(super) const SEALS: &str = "
+CREATE TABLE seals (
+  last INTEGER PRIMARY KEY,
+  first INTEGER NOT NULL,
+  previous BLOB NOT NULL,
+  digest BLOB NOT NULL,
+  marks BLOB NOT NULL
+);
 ";
 
 /// The names in `meta`.

@@ -163,7 +163,7 @@ fn side_file(path: &Path, suffix: &str) -> PathBuf {
 }
 
 impl OpenError {
-    fn from_failure(path: &Path, failure: Failure) -> Self {
+    pub(super) fn from_failure(path: &Path, failure: Failure) -> Self {
         let path = path.to_owned();
         match failure {
             Failure::Newer(format) => Self::Newer { path, format },

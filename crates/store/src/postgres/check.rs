@@ -21,6 +21,12 @@ pub(super) async fn check(
     options: &Options,
     tls: &Tls,
 ) -> Result<Vec<Unsafe>, Error> {
+    // First, and with plain queries only: what comes after prepares statements, which a pooling proxy
+    // mixes up with those of others.
+    let pooled = is_pooled(client, options, tls).await?;
+    if pooled {
+        accepted(Unsafe::PoolingProxy, options)?;
+    }
     let row = client
         .query_one(
             "SELECT current_setting('server_version_num')::int, current_setting('fsync'), \
@@ -50,19 +56,25 @@ pub(super) async fn check(
     if row.get::<_, &str>(2) == "off" {
         found.push(Unsafe::SynchronousCommitOff);
     }
-    if is_pooled(client, options, tls).await? {
+    if pooled {
         found.push(Unsafe::PoolingProxy);
     }
     for danger in &found {
-        if !options.allow_unsafe.contains(danger) {
-            return Err(Error::Broken(format!(
-                "{}; to accept that, add leasehold_allow={} to the URL",
-                sentence(*danger),
-                danger.as_str()
-            )));
-        }
+        accepted(*danger, options)?;
     }
     Ok(found)
+}
+
+/// Refuses a danger that the operator did not name.
+fn accepted(danger: Unsafe, options: &Options) -> Result<(), Error> {
+    if options.allow_unsafe.contains(&danger) {
+        return Ok(());
+    }
+    Err(Error::Broken(format!(
+        "{}; to accept that, add leasehold_allow={} to the URL",
+        sentence(danger),
+        danger.as_str()
+    )))
 }
 
 /// What a danger means, for a person.

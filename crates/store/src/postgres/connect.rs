@@ -28,8 +28,30 @@ pub(super) struct Database {
 }
 
 impl Database {
+    /// For reading.
     pub fn new(options: &Options, tls: &Tls, connections: usize) -> Result<Self, Error> {
-        let config = session(options);
+        Self::with(session(options), options, tls, connections)
+    }
+
+    /// For deciding: a few statements, the same ones again and again, that find every row by its key.
+    /// Each is planned once per connection, and never for a small table that has grown since.
+    pub fn deciding(options: &Options, tls: &Tls, connections: usize) -> Result<Self, Error> {
+        let mut config = session(options);
+        let settings = config.get_options().unwrap_or_default().to_owned();
+        config.options(
+            settings
+                + " -c plan_cache_mode=force_generic_plan -c enable_hashjoin=off \
+                   -c enable_mergejoin=off",
+        );
+        Self::with(config, options, tls, connections)
+    }
+
+    fn with(
+        config: Config,
+        options: &Options,
+        tls: &Tls,
+        connections: usize,
+    ) -> Result<Self, Error> {
         let manager_config = ManagerConfig {
             recycling_method: RecyclingMethod::Fast,
         };
@@ -222,7 +244,15 @@ pub(super) async fn direct(
 }
 
 fn unreachable(error: &tokio_postgres::Error) -> Error {
-    Error::Unavailable(error::text(error))
+    let text = error::text(error);
+    // What PgBouncer says to the settings of a session, which it could not keep.
+    if text.contains("unsupported startup parameter") {
+        return Error::Broken(format!(
+            "a pooling proxy stands before the server and does not pass the settings of a session on \
+             ({text}): connect to the server itself"
+        ));
+    }
+    Error::Unavailable(text)
 }
 
 /// Moves bytes until the connection ends. A notification that finds the channel full is dropped:

@@ -1,4 +1,4 @@
-//! The duties: expiring punctually (L12) and forgetting. Whichever replica holds the lease
+//! The duties: expiring punctually (L12), forgetting, and sealing the history. Whichever replica holds the lease
 //! `duty:expiry` does them, so the store's own background work is owned like everything else. Two
 //! replicas doing it at once would do no harm, since the database decides; it would only be waste.
 
@@ -12,7 +12,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Options, writer::Writer};
+use super::{Options, connect::Database, row, seals::Sealer, writer::Writer};
 
 /// How long the duty stays with a replica that fell silent.
 const TTL_MS: u64 = 5_000;
@@ -23,17 +23,28 @@ const EXPIRIES: u32 = 2_000;
 /// How often old things are forgotten, and how many in one statement.
 const FORGET_INTERVAL: Duration = Duration::from_secs(10);
 const FORGOTTEN: u32 = 1_000;
+/// How long an event may stay unsealed: until then its change would not show.
+const SEAL_INTERVAL: Duration = Duration::from_secs(1);
 /// The pause after a failure.
 const PAUSE: Duration = Duration::from_millis(200);
 /// How long giving the duty back may take when the store is closed.
 const GOODBYE: Duration = Duration::from_secs(1);
 
+/// When the lease of the oldest key ended that is one too many to remember. Asked outside of any
+/// decision, since it looks at all of them.
+const SURPLUS: &str = "SELECT CASE WHEN (SELECT count(*) FROM lease_fences) > $1 THEN \
+    (SELECT ended_ms FROM lease_fences ORDER BY ended_ms DESC OFFSET $1 LIMIT 1) END";
+
 pub(super) struct Duty {
     writer: Writer,
+    sealer: Sealer,
+    database: Database,
+    idle_keys: i64,
     request: Acquire,
     timer: Arc<Notify>,
     forget: Forget,
     next_forget: Instant,
+    next_seal: Instant,
 }
 
 #[derive(Serialize)]
@@ -42,6 +53,8 @@ struct Forget {
     history_ms: u64,
     history_events: u64,
     idle_ms: u64,
+    /// Keys whose lease ended no later than this are too many.
+    idle_until: Option<i64>,
     from: String,
 }
 
@@ -61,6 +74,8 @@ struct Forgot {
 impl Duty {
     pub fn new(
         writer: Writer,
+        sealer: Sealer,
+        database: Database,
         options: &Options,
         replica: &str,
         timer: Arc<Notify>,
@@ -73,6 +88,9 @@ impl Duty {
         );
         Ok(Self {
             writer,
+            sealer,
+            database,
+            idle_keys: i64::try_from(options.idle_keys).unwrap_or(i64::MAX),
             request,
             timer,
             forget: Forget {
@@ -80,9 +98,11 @@ impl Duty {
                 history_ms: options.history_ms,
                 history_events: options.history_events,
                 idle_ms: options.idle_ms,
+                idle_until: None,
                 from: String::new(),
             },
             next_forget: Instant::now(),
+            next_seal: Instant::now(),
         })
     }
 
@@ -148,6 +168,17 @@ impl Duty {
         if Instant::now() >= self.next_forget {
             self.forget().await?;
         }
+        if Instant::now() >= self.next_seal {
+            let more = self.sealer.round().await.unwrap_or_else(|error| {
+                tracing::warn!(%error, "the history cannot be sealed");
+                false
+            });
+            self.next_seal = Instant::now();
+            if !more {
+                self.next_seal += SEAL_INTERVAL;
+            }
+        }
+        let until = until.min(self.next_seal);
         let left = ticked
             .next
             .map(|next| Duration::from_millis(next.saturating_sub(decided.at.get())));
@@ -161,6 +192,13 @@ impl Duty {
 
     /// Forgets a part of what is too old.
     async fn forget(&mut self) -> Result<(), Error> {
+        if self.forget.from.is_empty() {
+            let rows = self.database.read(SURPLUS, &[&self.idle_keys]).await?;
+            self.forget.idle_until = match rows.first() {
+                Some(row) => row::get(row, 0)?,
+                None => None,
+            };
+        }
         let decided = self.writer.decide("forget", &self.forget, 1, false).await?;
         let forgot: Forgot = decided.outcome()?;
         let more = forgot.events >= FORGOTTEN || forgot.leases >= FORGOTTEN;

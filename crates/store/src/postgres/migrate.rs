@@ -13,6 +13,8 @@ const STEPS: &[(&str, &str)] = &[
     ("V3__waiters", include_str!("migrations/V3__waiters.sql")),
     ("V4__commands", include_str!("migrations/V4__commands.sql")),
     ("V5__apply", include_str!("migrations/V5__apply.sql")),
+    ("V6__usual", include_str!("migrations/V6__usual.sql")),
+    ("V7__seals", include_str!("migrations/V7__seals.sql")),
 ];
 
 /// Who migrates waits here for whoever was first, and then finds nothing to do.

@@ -2,20 +2,25 @@
 //! one truth and none is special.
 //!
 //! * `migrations/` holds the tables and the functions that decide; their outcomes are the kernel's.
-//! * [`writer`] sends what is queued as one statement; [`renew`] keeps many leases with one more.
-//! * [`read`] and [`watch`] look; [`listen`] hears of other replicas; [`duty`] expires and forgets.
+//! * [`writer`] sends what is queued as one statement, which decides the [`usual`] part of it at once;
+//!   [`renew`] keeps many leases with one more.
+//! * [`read`] and [`watch`] look; [`listen`] hears of other replicas; [`duty`] expires, forgets and seals.
 
 mod check;
 mod connect;
 mod duty;
 mod error;
+mod export;
 mod feed;
+mod import;
 mod listen;
 mod migrate;
 mod options;
 mod read;
 mod renew;
 mod row;
+mod seals;
+mod usual;
 mod waits;
 mod watch;
 mod writer;
@@ -26,7 +31,7 @@ use lease::{
     Acquire, Acquired, Answer, Authority, Capabilities, Committed, Departure, Error, EventPage,
     EventQuery, HandoffState, HandoffStep, Invalid, Key, Lease, LeaseId, LeaseQuery, LeaseRef,
     Page, Record, RecordQuery, Renew, Renewals, Renewed, Revision, Revoke, Token, Transaction,
-    UnixMillis, Verdict, Watch, engine::RenewalEvents,
+    UnixMillis, Verdict, Watch, engine::RenewalEvents, history::SealPage,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -36,8 +41,10 @@ use feed::Feed;
 use listen::Hearers;
 use read::Reader;
 use renew::Renewer;
+use seals::Sealer;
 use writer::{Decided, Signals, Writer};
 
+pub(crate) use export::{Site, bolt_in};
 pub use options::{Options, Unsafe, UrlError};
 
 /// How many connections decide: one for the queue, the rest for renewals.
@@ -69,7 +76,7 @@ impl Postgres {
                 check::sentence(*danger)
             );
         }
-        let deciding = Database::new(&options, &tls, options.connections.clamp(2, DECIDING))?;
+        let deciding = Database::deciding(&options, &tls, options.connections.clamp(2, DECIDING))?;
         let reader = Reader {
             database: Database::new(&options, &tls, options.connections)?,
         };
@@ -91,7 +98,10 @@ impl Postgres {
         let closed = CancellationToken::new();
         let timer = Arc::default();
         if options.duties {
-            let duty = Duty::new(writer.clone(), &options, &replica, Arc::clone(&timer))?;
+            let database = reader.database.clone();
+            let sealer = Sealer::new(reader.clone());
+            let timer = Arc::clone(&timer);
+            let duty = Duty::new(writer.clone(), sealer, database, &options, &replica, timer)?;
             tokio::spawn(duty.run(closed.clone()));
         }
         let hearers = Hearers {
@@ -114,6 +124,14 @@ impl Postgres {
             dangers,
             closed,
         })
+    }
+
+    fn acquired(&self, decided: &Decided) -> Result<Acquired, Error> {
+        let acquired: Acquired = decided.outcome()?;
+        if let Acquired::Granted { leases, .. } = &acquired {
+            self.tell_renewed(leases, decided);
+        }
+        Ok(acquired)
     }
 
     /// Tells watchers here that an acquire or a handoff kept what its holder had already.
@@ -178,15 +196,22 @@ impl Authority for Postgres {
             check_acquire(&request)?;
             let keys = request.want.keys().len();
             let may_wait = request.wait_ms > 0;
+            if let Some(key) = usual::key_of(&request) {
+                let name = "acquire";
+                let decided = self.writer.decide_usual(name, &request, key).await?;
+                if let Some(lease) = usual::granted(&request, key, &decided)? {
+                    return Ok(Acquired::Granted {
+                        leases: vec![lease],
+                        fresh: true,
+                    });
+                }
+                return self.acquired(&decided);
+            }
             let decided = self
                 .writer
                 .decide("acquire", &request, keys, may_wait)
                 .await?;
-            let acquired: Acquired = decided.outcome()?;
-            if let Acquired::Granted { leases, .. } = &acquired {
-                self.tell_renewed(leases, &decided);
-            }
-            Ok(acquired)
+            self.acquired(&decided)
         })
     }
 
@@ -205,7 +230,7 @@ impl Authority for Postgres {
     fn release(&self, lease: LeaseRef) -> Answer<'_, bool> {
         Box::pin(async move {
             self.writer
-                .decide("release", &lease, 1, false)
+                .decide_usual("release", &lease, &lease.key)
                 .await?
                 .outcome()
         })
@@ -295,6 +320,10 @@ impl Authority for Postgres {
 
     fn events(&self, query: EventQuery) -> Answer<'_, EventPage> {
         Box::pin(async move { self.reader.events(&query).await })
+    }
+
+    fn seals(&self, after: Revision, limit: usize) -> Answer<'_, SealPage> {
+        Box::pin(self.reader.seals(after, limit))
     }
 
     fn watch(&self, from: Option<Revision>) -> Answer<'_, Watch> {

@@ -60,6 +60,9 @@ pub struct Options {
     pub history_events: u64,
     /// How long a key without a lease is remembered before its token goes into the floor.
     pub idle_ms: u64,
+    /// How many keys without a lease are remembered, as in the kernel; looked at now and then, so that
+    /// there may be more for a while.
+    pub idle_keys: u64,
     /// Dangers that the operator accepts.
     pub allow_unsafe: Vec<Unsafe>,
 }
@@ -124,6 +127,7 @@ impl FromStr for Options {
             history_ms: 7 * 86_400_000,
             history_events: 1_000_000,
             idle_ms: 3_600_000,
+            idle_keys: 100_000,
             allow_unsafe: own.allow,
         })
     }

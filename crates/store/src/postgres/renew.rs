@@ -49,14 +49,17 @@ impl Renewer {
         }
     }
 
+    /// The names are no way to a lease here: a holder may have thousands, and each would be compared
+    /// with each.
     async fn these(&self, holder: Holder, asked: Vec<Renewal>) -> Result<Vec<Renewed>, Error> {
         let sql = format!(
             "WITH clock AS MATERIALIZED (SELECT {NOW} AS n, revision FROM lease_clock), \
-             mine AS (SELECT lease_id AS m_id, place AS m_place, a.ttl AS m_ttl, a.stats AS m_stats \
+             mine AS (SELECT l.lease_id AS m_id, place AS m_place, a.ttl AS m_ttl, a.stats AS m_stats \
                  FROM unnest($3::text[], $4::bigint[], $5::bigint[], $6::text[]) \
                      WITH ORDINALITY AS a (key, token, ttl, stats, place), leases l, clock \
                  WHERE l.key = a.key AND l.status = 'active' AND l.token = a.token \
-                     AND l.runner_id = $1 AND l.incarnation = $2 AND expires_ms + withheld_ms > n \
+                     AND l.runner_id || '' = $1 AND l.incarnation || '' = $2 \
+                     AND expires_ms + withheld_ms > n \
                  FOR NO KEY UPDATE OF l SKIP LOCKED) \
              UPDATE leases SET {SET} FROM mine, clock WHERE lease_id = m_id AND status = 'active' \
              RETURNING m_place, n, revision, {LEASE}"

@@ -1,9 +1,9 @@
 //! The one who asks the database to decide. Whatever is queued goes out as one statement, which
 //! commits once (group commit) and needs no second round trip.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
-use lease::{Error, Revision, UnixMillis};
+use lease::{Error, Key, Revision, UnixMillis};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::{
     sync::{Notify, mpsc, oneshot},
@@ -29,7 +29,8 @@ const BATCH_KEYS: usize = 512;
 /// How often a replica with waiters shows itself and looks after them.
 const WAKE_INTERVAL: Duration = Duration::from_millis(500);
 
-const APPLY: &str = "SELECT item, number, body FROM lh_apply($1, $2, $3, $4, $5::text::jsonb)";
+const APPLY: &str =
+    "SELECT item, number, body FROM lh_apply($1, $2, $3, $4, $5::text::jsonb, $6, $7)";
 
 /// What the database decided about one command.
 #[derive(Debug)]
@@ -57,6 +58,8 @@ struct Item {
     keys: usize,
     /// Whether it may become a wait.
     may_wait: bool,
+    /// The key of a command that is likely to be as usual.
+    usual: Option<Key>,
     reply: Reply,
 }
 
@@ -130,6 +133,27 @@ impl Writer {
         keys: usize,
         may_wait: bool,
     ) -> Result<Decided, Error> {
+        self.ask(name, command, keys, may_wait, None).await
+    }
+
+    /// Has an acquire or a release decided that is likely to be as usual.
+    pub async fn decide_usual(
+        &self,
+        name: &'static str,
+        command: &impl Serialize,
+        key: &Key,
+    ) -> Result<Decided, Error> {
+        self.ask(name, command, 1, false, Some(key.clone())).await
+    }
+
+    async fn ask(
+        &self,
+        name: &'static str,
+        command: &impl Serialize,
+        keys: usize,
+        may_wait: bool,
+        usual: Option<Key>,
+    ) -> Result<Decided, Error> {
         let body =
             serde_json::to_string(command).map_err(|error| Error::Broken(error.to_string()))?;
         let (reply, answer) = oneshot::channel();
@@ -137,6 +161,7 @@ impl Writer {
             command: format!(r#"{{"{name}":{body}}}"#),
             keys,
             may_wait,
+            usual,
             reply,
         };
         self.queue
@@ -229,12 +254,15 @@ impl Actor {
             .chain(items.iter().map(|item| item.command.as_str()))
             .collect();
         let may_wait = items.iter().any(|item| item.may_wait);
-        match self.apply(&commands, may_wait).await {
+        let usual = Usual::of(&items, chores.len());
+        match self.apply(&commands, may_wait, &usual).await {
             Ok(rows) => self.answer(&rows, chores.len(), items),
             Err(Error::Broken(_)) if commands.len() > 1 => {
                 // One of them is at fault, and nothing happened: each for itself.
                 for item in items {
-                    match self.apply(&[&item.command], item.may_wait).await {
+                    let usual = Usual::default();
+                    let alone = self.apply(&[&item.command], item.may_wait, &usual).await;
+                    match alone {
                         Ok(rows) => self.answer(&rows, 0, vec![item]),
                         Err(error) => fail(&error, [item]),
                     }
@@ -251,12 +279,24 @@ impl Actor {
         }
     }
 
-    async fn apply(&mut self, commands: &[&str], may_wait: bool) -> Result<Vec<Row>, Error> {
+    async fn apply(
+        &mut self,
+        commands: &[&str],
+        may_wait: bool,
+        usual: &Usual,
+    ) -> Result<Vec<Row>, Error> {
         let waiting = may_wait || self.waits.is_busy();
         let watching = self.feed.is_watched();
         let batch = format!("[{}]", commands.join(","));
-        let parameters: [&(dyn tokio_postgres::types::ToSql + Sync); 5] =
-            [&self.replica, &waiting, &watching, &self.renewals, &batch];
+        let parameters: [&(dyn tokio_postgres::types::ToSql + Sync); 7] = [
+            &self.replica,
+            &waiting,
+            &watching,
+            &self.renewals,
+            &batch,
+            &usual.acquires,
+            &usual.releases,
+        ];
         let answer = self.database.change(APPLY, &parameters).await;
         if answer.is_err() && waiting {
             self.waits.keep_doubt();
@@ -300,6 +340,35 @@ impl Actor {
             // A waiter that went away never receives a grant (L6).
             self.chores.extend(give_back(&unheard.body));
         }
+    }
+}
+
+/// The places of the commands that are decided together, since each is likely to be as usual and is
+/// about a key of its own. They were asked for at the same time, so none comes before another.
+#[derive(Default)]
+struct Usual {
+    acquires: Vec<i32>,
+    releases: Vec<i32>,
+}
+
+impl Usual {
+    fn of(items: &[Item], first: usize) -> Self {
+        let mut usual = Self::default();
+        let mut keys = HashSet::with_capacity(items.len());
+        for (place, item) in (first..).zip(items) {
+            let Some(key) = &item.usual else { continue };
+            let Ok(place) = i32::try_from(place) else {
+                break;
+            };
+            if keys.insert(key) {
+                if item.command.starts_with(r#"{"acquire""#) {
+                    usual.acquires.push(place);
+                } else {
+                    usual.releases.push(place);
+                }
+            }
+        }
+        usual
     }
 }
 

@@ -1,6 +1,6 @@
 //! Where Redis is: one server, a primary that sentinels know, or the nodes of a cluster.
 
-use std::fmt;
+use std::{fmt, path::PathBuf};
 
 use lease::Invalid;
 
@@ -41,6 +41,8 @@ pub struct Login {
     pub database: u32,
     /// Encrypted.
     pub tls: bool,
+    /// Certificates to trust instead of the system's, as a PEM file.
+    pub ca: Option<PathBuf>,
 }
 
 impl Login {
@@ -84,6 +86,15 @@ const EXPECTED: Invalid = Invalid::new(
 );
 
 impl Address {
+    /// How to log in.
+    pub(super) fn login_mut(&mut self) -> &mut Login {
+        match self {
+            Self::Server { login, .. }
+            | Self::Sentinel { login, .. }
+            | Self::Cluster { login, .. } => login,
+        }
+    }
+
     /// Reads an address without its settings.
     pub(super) fn parse(place: &str, tls: bool) -> Result<Self, Invalid> {
         let (scheme, rest) = place.split_once("://").ok_or(EXPECTED)?;
@@ -105,6 +116,7 @@ impl Address {
                     number => number.parse().map_err(|_| EXPECTED)?,
                 },
                 tls,
+                ca: None,
             })
         };
         match scheme {

@@ -1,12 +1,13 @@
-//! The kernel's interface, each call one script.
+//! The kernel's interface, each call one step of a script.
 
 use lease::{
     Acquire, Acquired, Answer, Authority, Capabilities, Committed, Departure, EventPage,
     EventQuery, HandoffState, HandoffStep, Key, Lease, LeaseId, LeaseQuery, LeaseRef, Page, Record,
     RecordQuery, Renew, Renewed, Revision, Revoke, Token, Transaction, UnixMillis, Verdict, Watch,
+    history::SealPage,
 };
 
-use super::{Redis, waits, watch};
+use super::{Redis, commands, waits, watch};
 
 impl Authority for Redis {
     fn capabilities(&self) -> Capabilities {
@@ -26,7 +27,7 @@ impl Authority for Redis {
     }
 
     fn release(&self, lease: LeaseRef) -> Answer<'_, bool> {
-        Box::pin(self.inner.release(lease))
+        Box::pin(commands::release(&self.inner, lease))
     }
 
     fn revoke(&self, request: Revoke) -> Answer<'_, Option<Lease>> {
@@ -71,6 +72,10 @@ impl Authority for Redis {
 
     fn events(&self, query: EventQuery) -> Answer<'_, EventPage> {
         Box::pin(self.inner.events(query))
+    }
+
+    fn seals(&self, after: Revision, limit: usize) -> Answer<'_, SealPage> {
+        Box::pin(self.inner.seals(after, limit))
     }
 
     fn watch(&self, from: Option<Revision>) -> Answer<'_, Watch> {

@@ -1,12 +1,15 @@
 //! Requests as the arguments of their scripts.
 
+use std::sync::Arc;
+
 use lease::{
-    Acquire, Committed, Departure, Error, HandoffStep, Holder, Key, Labels, Lease, LeaseRef, Loss,
-    Renew, Renewals, Renewed, Revision, Revoke, Status, Token, Transaction, Verdict, Want,
+    Acquire, Committed, Departure, Error, HandoffStep, Holder, Key, Labels, Lease, LeaseRef, Renew,
+    Renewals, Renewed, Revision, Revoke, Status, Token, Transaction, Verdict, Want,
 };
 
 use super::{
     Inner,
+    batch::{self, Command},
     history::granted_at,
     link::{Call, Repeat},
     wire,
@@ -33,32 +36,45 @@ fn labels(labels: &Labels) -> Result<String, Error> {
     serde_json::to_string(labels).map_err(|error| Error::Broken(error.to_string()))
 }
 
-impl Inner {
-    /// The arguments of a request, as `read_request` of the scripts takes them.
-    pub(super) fn request(&self, call: &mut Call, request: &Acquire) -> Result<(), Error> {
-        let any = matches!(request.want, Want::Any(_));
-        call.arg(if any { "1" } else { "0" });
-        holder(call, &request.holder)
-            .number(request.ttl.millis())
-            .arg(wire::policy_code(request.on_outage))
-            .number(request.on_outage.grace_millis())
-            .arg(if request.release_on_death { "1" } else { "0" })
-            .arg(labels(&request.labels)?)
-            .number(request.wait_ms)
-            .arg(
-                request
-                    .limit
-                    .map(|limit| limit.to_string())
-                    .unwrap_or_default(),
-            )
-            .arg(request.force.as_deref().unwrap_or_default())
-            .number(request.want.keys().len() as u64);
-        for key in request.want.keys() {
-            call.arg(key.as_str()).key(self.keys.plain(key));
-        }
-        Ok(())
-    }
+/// Gives a lease back.
+pub(super) async fn release(inner: &Arc<Inner>, lease: LeaseRef) -> Result<bool, Error> {
+    let mut call = inner.call();
+    lease_ref(call.arg("release"), &lease);
+    let command = Command {
+        call,
+        keys: 1,
+        repeat: Repeat::Never,
+    };
+    let reply = batch::decide(inner, command).await?;
+    Ok(wire::number(&reply) == 1)
+}
 
+/// The arguments of a request, as `read_request` of the scripts takes them.
+pub(super) fn request(call: &mut Call, request: &Acquire) -> Result<(), Error> {
+    let any = matches!(request.want, Want::Any(_));
+    call.arg(if any { "1" } else { "0" });
+    holder(call, &request.holder)
+        .number(request.ttl.millis())
+        .arg(wire::policy_code(request.on_outage))
+        .number(request.on_outage.grace_millis())
+        .arg(if request.release_on_death { "1" } else { "0" })
+        .arg(labels(&request.labels)?)
+        .number(request.wait_ms)
+        .arg(
+            request
+                .limit
+                .map(|limit| limit.to_string())
+                .unwrap_or_default(),
+        )
+        .arg(request.force.as_deref().unwrap_or_default())
+        .number(request.want.keys().len() as u64);
+    for key in request.want.keys() {
+        call.arg(key.as_str());
+    }
+    Ok(())
+}
+
+impl Inner {
     pub(super) async fn renew(&self, request: Renew) -> Result<Vec<Renewed>, Error> {
         request.validate()?;
         let Renewals::These(renewals) = request.leases else {
@@ -66,18 +82,24 @@ impl Inner {
         };
         let mut answers = Vec::with_capacity(renewals.len());
         for chunk in renewals.chunks(RENEWALS_PER_SCRIPT) {
+            let changed = chunk
+                .iter()
+                .any(|it| it.ttl.is_some() || it.stats.is_some());
             let mut call = self.call();
-            holder(&mut call, &request.holder).number(chunk.len() as u64);
+            holder(&mut call, &request.holder)
+                .arg(if changed { "changed" } else { "same" })
+                .number(chunk.len() as u64);
             for renewal in chunk {
-                call.arg(renewal.key.as_str())
-                    .number(renewal.token.get())
-                    .arg(
+                call.arg(renewal.key.as_str()).number(renewal.token.get());
+                if changed {
+                    call.arg(
                         renewal
                             .ttl
                             .map(|ttl| ttl.millis().to_string())
                             .unwrap_or_default(),
                     )
                     .arg(renewal.stats.as_deref().unwrap_or_default());
+                }
             }
             // The same renewal twice is one renewal.
             let reply = self.run(&self.scripts.renew, &call, Repeat::Safe).await?;
@@ -89,7 +111,10 @@ impl Inner {
                 answers.push(Renewed {
                     key: renewal.key.clone(),
                     token: renewal.token,
-                    outcome: renewed(outcome)?,
+                    outcome: match wire::loss(outcome)? {
+                        Some(loss) => Err(loss),
+                        None => Ok(wire::kept(outcome, &renewal.key, &request.holder)?),
+                    },
                 });
             }
         }
@@ -102,26 +127,23 @@ impl Inner {
         let reply = self.run(&self.scripts.renew, &call, Repeat::Safe).await?;
         wire::items(&reply)
             .iter()
-            .map(|item| {
-                let [key, token, outcome] = wire::items(item) else {
-                    return Err(wire::broken("an answer"));
-                };
-                Ok(Renewed {
+            .map(|item| match wire::items(item) {
+                [] => {
+                    let lease = wire::lease(item, Status::Active)?;
+                    Ok(Renewed {
+                        key: lease.key.clone(),
+                        token: lease.token,
+                        outcome: Ok(lease),
+                    })
+                }
+                [key, token, loss] => Ok(Renewed {
                     key: wire::key(key)?,
                     token: wire::token(token)?,
-                    outcome: renewed(outcome)?,
-                })
+                    outcome: Err(wire::loss(loss)?.ok_or_else(|| wire::broken("a loss"))?),
+                }),
+                _ => Err(wire::broken("an answer")),
             })
             .collect()
-    }
-
-    pub(super) async fn release(&self, lease: LeaseRef) -> Result<bool, Error> {
-        let mut call = self.call();
-        lease_ref(&mut call, &lease).key(self.keys.plain(&lease.key));
-        let reply = self
-            .run(&self.scripts.release, &call, Repeat::Never)
-            .await?;
-        Ok(wire::number(&reply) == 1)
     }
 
     pub(super) async fn revoke(&self, request: Revoke) -> Result<Option<Lease>, Error> {
@@ -165,7 +187,6 @@ impl Inner {
     pub(super) async fn handoff(&self, step: HandoffStep) -> Result<lease::HandoffState, Error> {
         step.validate()?;
         let mut call = self.call();
-        call.key(self.keys.plain(step.key()));
         match &step {
             HandoffStep::Offer {
                 lease,
@@ -216,10 +237,10 @@ impl Inner {
         }
         call.number(transaction.release.len() as u64);
         for lease in &transaction.release {
-            lease_ref(&mut call, lease).key(self.keys.plain(&lease.key));
+            lease_ref(&mut call, lease);
         }
         match &transaction.acquire {
-            Some(acquire) => self.request(call.arg("1"), acquire)?,
+            Some(acquire) => self::request(call.arg("1"), acquire)?,
             None => {
                 call.arg("0");
             }
@@ -265,11 +286,4 @@ impl Inner {
             })
             .collect()
     }
-}
-
-fn renewed(outcome: &::redis::Value) -> Result<Result<Lease, Loss>, Error> {
-    Ok(match wire::loss(outcome)? {
-        Some(loss) => Err(loss),
-        None => Ok(wire::lease(outcome, Status::Active)?),
-    })
 }

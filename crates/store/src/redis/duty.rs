@@ -1,9 +1,15 @@
 //! Expiry is announced by our own timers (L12): Redis drops a lapsed key on time but tells about it
 //! when it comes around to it. The replica that has the duty does so; the duty itself is a lease.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
-use super::{Inner, keys::DUTY_TTL_MS, link::Repeat, wire};
+use super::{Inner, keys::DUTY_TTL_MS, link::Repeat, seals, wire};
 
 /// How many leases one script expires at most, so that none keeps others waiting.
 const EXPIRIES_PER_TICK: u64 = 500;
@@ -13,30 +19,33 @@ const LONGEST_MS: u64 = 50;
 /// How often the others look whether the duty is free.
 const LOOK_MS: u64 = DUTY_TTL_MS / 4;
 
-/// Begins the duty's loop.
+/// Begins the duty's loops: expiry, and beside it the sealing of the history.
 pub(super) fn start(inner: &Arc<Inner>) {
     let stop = inner.stop.clone();
-    let task = run(inner.clone());
+    let on_duty = Arc::new(AtomicBool::new(false));
+    seals::start(inner, on_duty.clone());
+    let task = run(inner.clone(), on_duty);
     inner.runtime.spawn(async move {
         stop.run_until_cancelled(task).await;
     });
 }
 
-async fn run(inner: Arc<Inner>) {
+async fn run(inner: Arc<Inner>, on_duty: Arc<AtomicBool>) {
     loop {
-        let sleep_ms = match tick(&inner).await {
-            Ok(sleep_ms) => sleep_ms,
+        let (mine, sleep_ms) = match tick(&inner).await {
+            Ok(ticked) => ticked,
             Err(error) => {
                 tracing::debug!(%error, "expiry waits for the store");
-                LOOK_MS
+                (false, LOOK_MS)
             }
         };
+        on_duty.store(mine, Ordering::Relaxed);
         tokio::time::sleep(Duration::from_millis(sleep_ms)).await;
     }
 }
 
-/// One round; returns how long to sleep.
-async fn tick(inner: &Inner) -> Result<u64, lease::Error> {
+/// One round; returns whether the duty is this replica's, and how long to sleep.
+async fn tick(inner: &Inner) -> Result<(bool, u64), lease::Error> {
     let mut call = inner.call();
     call.arg(&inner.replica).number(EXPIRIES_PER_TICK);
     // A second tick only finds less to do.
@@ -46,9 +55,10 @@ async fn tick(inner: &Inner) -> Result<u64, lease::Error> {
     };
     Ok(match (wire::number(mine), left) {
         (1, ::redis::Value::Int(left)) if *left >= 0 => {
-            wire::number(&::redis::Value::Int(*left)).clamp(1, LONGEST_MS)
+            let left = wire::number(&::redis::Value::Int(*left));
+            (true, left.clamp(1, LONGEST_MS))
         }
-        (1, _) => LONGEST_MS,
-        _ => wire::number(left).saturating_add(1).min(LOOK_MS),
+        (1, _) => (true, LONGEST_MS),
+        _ => (false, wire::number(left).saturating_add(1).min(LOOK_MS)),
     })
 }

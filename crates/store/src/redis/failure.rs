@@ -16,6 +16,13 @@ pub(super) struct Failure {
     pub dropped: bool,
 }
 
+impl Failure {
+    /// Whether no answer came in time on a connection that stands.
+    pub fn is_silence(&self) -> bool {
+        matches!(self.error, Error::Unknown(_)) && !self.dropped
+    }
+}
+
 /// Nothing was sent, or it was a question that changes nothing.
 pub(super) fn not_sent(error: &RedisError) -> Error {
     Error::Unavailable(error.to_string())

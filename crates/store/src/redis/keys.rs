@@ -11,8 +11,10 @@
 //! | `lease:duty:expiry` | string | the replica that announces what lapsed | [`DUTY_TTL_MS`] |
 //! | `fence:<kind>:<id>` | string | the last token, for every other kind | until folded into the floor |
 //! | `leasehold:meta` | hash | revision, its base, last time, floor, waits, last ticket | for ever |
+//! | `leasehold:meta-parked` | hash | the same, while `leasehold:meta` says that the store is closed | a move |
 //! | `leasehold:events` | stream | the history; an entry's id is its revision | the newest ones |
-//! | `leasehold:lease:<kind>:<id>` | hash | the other facts of a key's newest lease | as its fence, at most |
+//! | `leasehold:seals` | stream | digests over the history; an entry's id is the last revision it covers | as those events |
+//! | `leasehold:lease:<kind>:<id>` | string | the other facts of a key's newest lease, see [`FACTS`] | as its fence, at most |
 //! | `leasehold:expiry` | sorted set | keys by the time at which they lapse, or earlier | live leases |
 //! | `leasehold:index` | sorted set | keys in their order | live leases |
 //! | `leasehold:holder:<name>` | sorted set | `<incarnation>\|<kind>:<id>` | live leases |
@@ -48,6 +50,13 @@ const FOREIGN_LOOK_MS: u64 = 250;
 
 /// How many may wait for one key: as in the kernel.
 const MAX_WAITERS: usize = 4096;
+
+/// How many facts a key's string holds, each but the last before the character 31, which none of
+/// them can have: how its lease ended (nothing while it is live), token, holder, incarnation, expiry,
+/// last renewal or 0, ttl, outage policy, grace, handoff as JSON, lease id, whether death releases
+/// it, time of the grant, labels as JSON; last, any text: the holder's report, or once the lease has
+/// ended why.
+pub(super) const FACTS: usize = 15;
 
 /// Where plain names begin: nothing on a plain server, a hash tag on a cluster, so that all keys
 /// of one command share a slot.
@@ -89,14 +98,6 @@ impl Keys {
         format!("{}leasehold:wake:{replica}", self.prefix)
     }
 
-    /// The plain key of a lease, as other programs know it.
-    pub fn plain(&self, key: &lease::Key) -> String {
-        match key.kind() {
-            "poll" | "node" => self.listed(key.kind()) + key.id(),
-            _ => format!("{}lease:{key}", self.prefix),
-        }
-    }
-
     /// What the plain keys of the documented kinds begin with: other programs may hold some, so a
     /// list of them needs a scan.
     pub fn listed(&self, kind: &str) -> String {
@@ -111,12 +112,48 @@ impl Keys {
         format!("{}session:", self.prefix)
     }
 
+    /// What everything that only we use begins with.
+    pub fn own(&self) -> String {
+        format!("{}leasehold:", self.prefix)
+    }
+
+    /// The history.
+    pub fn events(&self) -> String {
+        format!("{}leasehold:events", self.prefix)
+    }
+
+    /// The kinds that ever had a record.
+    pub fn record_kinds(&self) -> String {
+        format!("{}leasehold:record-kinds", self.prefix)
+    }
+
+    /// The ids of one kind of records.
+    pub fn record_ids(&self, kind: &str) -> String {
+        format!("{}leasehold:record-ids:{kind}", self.prefix)
+    }
+
+    /// The polling targets that we wrote.
+    pub fn own_targets(&self) -> String {
+        format!("{}leasehold:targets", self.prefix)
+    }
+
+    /// What the tokens of polling targets begin with: those stay for ever.
+    pub fn fences(&self) -> String {
+        format!("{}poll:fence:", self.prefix)
+    }
+
+    /// What the plain keys of all other kinds begin with.
+    pub fn leases(&self) -> String {
+        format!("{}lease:", self.prefix)
+    }
+
     /// The same page for the scripts: names, and the settings they go by.
     pub fn page(&self, options: &Options) -> String {
         let mut page = String::new();
         for (name, key) in [
             ("META", "leasehold:meta"),
             ("EVENTS", "leasehold:events"),
+            ("SEALS", "leasehold:seals"),
             ("SIDE", "leasehold:lease:"),
             ("EXPIRY", "leasehold:expiry"),
             ("INDEX", "leasehold:index"),
@@ -149,6 +186,8 @@ impl Keys {
             engine::RenewalEvents::Kept => "'kept'",
         };
         declare(&mut page, "RENEWALS", renewals);
+        let facts = r"([^\31]*)\31".repeat(FACTS - 1);
+        declare(&mut page, "PACKED", &format!("'^{facts}(.*)$'"));
         for (name, number) in [
             ("HISTORY", options.history),
             ("IDLE_KEYS", options.idle_keys as u64),
@@ -167,9 +206,13 @@ impl Keys {
 
 /// The plain key and the fence of a lease's key.
 const NAMES: &str = "
-local function names(key, kind, id)
-  if kind == 'poll' then return POLL_LEASE .. id, POLL_FENCE .. id end
-  if kind == 'node' then return POLL_NODE .. id, FENCE .. key end
+local function names(key)
+  local head = string.sub(key, 1, 5)
+  if head == 'poll:' then
+    local id = string.sub(key, 6)
+    return POLL_LEASE .. id, POLL_FENCE .. id
+  end
+  if head == 'node:' then return POLL_NODE .. string.sub(key, 6), FENCE .. key end
   return LEASE .. key, FENCE .. key
 end
 ";

@@ -2,6 +2,7 @@
 //! whether a request can have happened.
 
 use std::{
+    io::Write,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -9,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use ::redis::{AsyncConnectionConfig, Client, Cmd, Value, aio::MultiplexedConnection, cmd};
+use ::redis::{AsyncConnectionConfig, Client, Cmd, Value, aio::MultiplexedConnection};
 use arc_swap::ArcSwapOption;
 use lease::{BootMillis, Clock, Error};
 use leasehold_clock::System;
@@ -179,6 +180,17 @@ impl Link {
 
     /// Runs a script by its digest, or whole where Redis has forgotten it.
     pub async fn run(&self, script: &Script, call: &Call, repeat: Repeat) -> Result<Value, Error> {
+        let answer = self.try_run(script, call, repeat).await;
+        answer.map_err(|failure| failure.error)
+    }
+
+    /// The same, with all that is known about a failure.
+    pub async fn try_run(
+        &self,
+        script: &Script,
+        call: &Call,
+        repeat: Repeat,
+    ) -> Result<Value, Failure> {
         let by_sha = call.command("EVALSHA", &script.sha);
         match self.send(&by_sha, repeat).await {
             Err(failure) if failure.no_script => {
@@ -187,50 +199,59 @@ impl Link {
             }
             answer => answer,
         }
-        .map_err(|failure| failure.error)
     }
 }
 
 /// The keys and arguments of a script.
 pub(super) struct Call {
-    keys: Vec<String>,
-    arguments: Vec<Vec<u8>>,
+    meta: String,
+    /// The arguments one behind the other, and where each ends.
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
 }
 
 impl Call {
-    /// A call that names the store's counters, and with them its slot on a cluster.
+    /// A call that names the store's counters, and with them its slot on a cluster: all other keys
+    /// are in the same one.
     pub fn new(keys: &Keys) -> Self {
         Self {
-            keys: vec![keys.meta()],
-            arguments: Vec::with_capacity(16),
+            meta: keys.meta(),
+            bytes: Vec::with_capacity(256),
+            ends: Vec::with_capacity(24),
         }
-    }
-
-    /// Names one more key that the script uses.
-    pub fn key(&mut self, key: String) -> &mut Self {
-        self.keys.push(key);
-        self
     }
 
     /// One more argument.
     pub fn arg(&mut self, argument: impl AsRef<[u8]>) -> &mut Self {
-        self.arguments.push(argument.as_ref().to_vec());
+        self.bytes.extend_from_slice(argument.as_ref());
+        self.ends.push(self.bytes.len());
         self
     }
 
     /// One more argument, a number.
     pub fn number(&mut self, number: u64) -> &mut Self {
-        self.arg(number.to_string())
+        // Writing to a vector cannot fail.
+        let _ = write!(self.bytes, "{number}");
+        self.ends.push(self.bytes.len());
+        self
+    }
+
+    /// All arguments of another call.
+    pub fn all_of(&mut self, other: &Self) -> &mut Self {
+        let shift = self.bytes.len();
+        self.bytes.extend_from_slice(&other.bytes);
+        self.ends.extend(other.ends.iter().map(|end| end + shift));
+        self
     }
 
     fn command(&self, verb: &str, script: &str) -> Cmd {
-        let mut command = cmd(verb);
-        command.arg(script).arg(self.keys.len());
-        for key in &self.keys {
-            command.arg(key);
-        }
-        for argument in &self.arguments {
-            command.arg(argument.as_slice());
+        let size = self.bytes.len() + self.meta.len() + script.len() + verb.len() + 1;
+        let mut command = Cmd::with_capacity(self.ends.len() + 4, size);
+        command.arg(verb).arg(script).arg(1).arg(&self.meta);
+        let mut from = 0;
+        for &end in &self.ends {
+            command.arg(&self.bytes[from..end]);
+            from = end;
         }
         command
     }

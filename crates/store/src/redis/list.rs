@@ -112,14 +112,8 @@ impl Inner {
             call.arg("pending");
             found.extend(self.look(&call).await?.2);
         }
-        found.retain(|lease| matches(&query, lease));
-        found.sort_by(|a, b| a.key.cmp(&b.key).then(a.acquired_at.cmp(&b.acquired_at)));
-        // All that stands on one key stays on one page, since the next page starts after a key.
-        let mut end = query.limit.min(found.len());
-        while end > 0 && end < found.len() && found[end].key == found[end - 1].key {
-            end += 1;
-        }
-        Ok(page(found, end))
+        found.retain(|lease| query.matches(lease));
+        Ok(query.page(found))
     }
 
     /// Live leases that can be on the page: at least one more than it shows, if there are that many.
@@ -179,7 +173,7 @@ impl Inner {
         let mut found = Vec::new();
         loop {
             let (cursor, leases) = self.range(&from, &to, step).await?;
-            found.extend(leases.into_iter().filter(|lease| matches(query, lease)));
+            found.extend(leases.into_iter().filter(|lease| query.matches(lease)));
             if cursor.is_empty() || found.len() > query.limit {
                 return Ok(found);
             }
@@ -291,23 +285,6 @@ impl Inner {
 
 fn records(value: &Value) -> Result<Vec<Record>, Error> {
     wire::items(value).iter().map(wire::record).collect()
-}
-
-fn matches(query: &LeaseQuery, lease: &Lease) -> bool {
-    query
-        .kind
-        .as_deref()
-        .is_none_or(|kind| lease.key.kind() == kind)
-        && query.id.as_deref().is_none_or(|id| lease.key.id() == id)
-        && query
-            .holder
-            .as_ref()
-            .is_none_or(|name| lease.holder.name == *name)
-        && query
-            .tenant
-            .as_deref()
-            .is_none_or(|tenant| lease.labels.tenant() == Some(tenant))
-        && query.after.as_ref().is_none_or(|after| lease.key > *after)
 }
 
 fn page<T>(mut items: Vec<T>, limit: usize) -> Page<T> {

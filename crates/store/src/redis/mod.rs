@@ -8,19 +8,23 @@
 
 mod address;
 mod authority;
+mod batch;
 mod checks;
 mod commands;
 mod duty;
 mod events;
+mod export;
 mod failure;
 mod feed;
 mod history;
+mod import;
 mod keys;
 mod link;
 mod list;
 mod options;
 mod resolve;
 mod scripts;
+mod seals;
 mod waits;
 mod watch;
 mod wire;
@@ -33,8 +37,10 @@ use tokio::{runtime::Handle, sync::OnceCell};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use address::{Address, Login};
+pub(crate) use export::{Site, bolt_in};
 pub use options::Options;
 
+use batch::Batches;
 use feed::Feed;
 use keys::Keys;
 use link::{Call, Link, Repeat};
@@ -57,6 +63,7 @@ struct Inner {
     /// This server among those that share the store: new on every start.
     replica: String,
     waits: Waits,
+    batches: Batches,
     feed: OnceCell<Feed>,
     capabilities: Capabilities,
     runtime: Handle,
@@ -79,6 +86,7 @@ impl Redis {
             link,
             replica: uuid::Uuid::new_v4().simple().to_string(),
             waits: Waits::default(),
+            batches: Batches::default(),
             feed: OnceCell::new(),
             capabilities,
             runtime: Handle::current(),

@@ -58,8 +58,9 @@ impl Options {
     /// - `redis-cluster://[…@]host:port,host:port`
     /// - `redis+sentinel://[…@]host:port,host:port/service[/db]`
     ///
-    /// followed by `?` and any of `prefix=…`, `history=…`, `allow_eviction=true`, and for clusters
-    /// and sentinels `tls=true`.
+    /// followed by `?` and any of `prefix=…`, `history=…`, `allow_eviction=true`, `ca=FILE` (trust the
+    /// certificates in this PEM file instead of the system's), and for clusters and sentinels
+    /// `tls=true`.
     ///
     /// ```
     /// use leasehold_store::redis::Options;
@@ -98,10 +99,17 @@ impl Options {
                         .ok_or(Invalid::new("history", "a number of events"))?;
                 }
                 "allow_eviction" => options.allow_eviction = value == "true",
+                "ca" => {
+                    let login = options.address.login_mut();
+                    if !login.tls || value.is_empty() {
+                        return Err(Invalid::new("ca", "a PEM file, with rediss:// or tls=true"));
+                    }
+                    login.ca = Some(value.into());
+                }
                 _ => {
                     return Err(Invalid::new(
                         "store",
-                        "no other settings than prefix, history, allow_eviction and tls",
+                        "no other settings than prefix, history, allow_eviction, ca and tls",
                     ));
                 }
             }

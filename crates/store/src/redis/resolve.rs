@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use ::redis::{AsyncConnectionConfig, Client, Cmd, Value, aio::MultiplexedConnection, cmd};
+use ::redis::{
+    AsyncConnectionConfig, Client, Cmd, TlsCertificates, Value, aio::MultiplexedConnection, cmd,
+};
 use lease::Error;
 
 use super::{
@@ -40,7 +42,20 @@ fn client(login: &Login, host: &str) -> Result<Client, Error> {
         // Fails only when one is there already, which is as good.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     }
-    Client::open(login.url(host)).map_err(|error| failure::not_sent(&error))
+    let url = login.url(host);
+    let made = match &login.ca {
+        Some(path) => {
+            let pem = std::fs::read(path)
+                .map_err(|error| Error::Broken(format!("ca: {}: {error}", path.display())))?;
+            let trusted = TlsCertificates {
+                client_tls: None,
+                root_cert: Some(pem),
+            };
+            Client::build_with_tls(url, trusted)
+        }
+        None => Client::open(url),
+    };
+    made.map_err(|error| failure::not_sent(&error))
 }
 
 async fn primary(
@@ -55,6 +70,7 @@ async fn primary(
         credentials: None,
         database: 0,
         tls: login.tls,
+        ca: login.ca.clone(),
     };
     let mut last = Error::Unavailable("no sentinel is configured".into());
     for sentinel in sentinels {

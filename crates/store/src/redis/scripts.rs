@@ -1,10 +1,13 @@
-//! One script per command, each a tail behind the parts that it stands on.
+//! One script per command (acquires and releases share one, which decides several of them in a
+//! step), each a tail behind the parts that it stands on.
 
 use super::{keys::Keys, options::Options};
 
+const USUAL: &str = include_str!("lua/usual.lua");
 const CORE: &str = include_str!("lua/core.lua");
 const DECIDE: &str = include_str!("lua/decide.lua");
 const RECORDS: &str = include_str!("lua/records.lua");
+const SEALS: &str = include_str!("lua/seals.lua");
 const VIEW: &str = include_str!("lua/view.lua");
 
 /// A script and the digest by which Redis knows it.
@@ -15,12 +18,11 @@ pub(super) struct Script {
 
 /// All scripts, with this store's names and settings in front.
 pub(super) struct Scripts {
-    pub acquire: Script,
+    pub apply: Script,
     pub wait: Script,
     pub abandon: Script,
     pub beat: Script,
     pub renew: Script,
-    pub release: Script,
     pub revoke: Script,
     pub depart: Script,
     pub handoff: Script,
@@ -31,6 +33,8 @@ pub(super) struct Scripts {
     pub record: Script,
     pub snapshot: Script,
     pub history: Script,
+    pub seal: Script,
+    pub sealed: Script,
 }
 
 impl Scripts {
@@ -42,12 +46,11 @@ impl Scripts {
             Script { text, sha }
         };
         Self {
-            acquire: script(&[CORE, DECIDE, include_str!("lua/acquire.lua")]),
+            apply: script(&[USUAL, CORE, DECIDE, include_str!("lua/apply.lua")]),
             wait: script(&[CORE, DECIDE, include_str!("lua/wait.lua")]),
             abandon: script(&[CORE, DECIDE, include_str!("lua/abandon.lua")]),
             beat: script(&[CORE, DECIDE, include_str!("lua/beat.lua")]),
             renew: script(&[CORE, DECIDE, include_str!("lua/renew.lua")]),
-            release: script(&[CORE, DECIDE, include_str!("lua/release.lua")]),
             revoke: script(&[CORE, DECIDE, include_str!("lua/revoke.lua")]),
             depart: script(&[CORE, DECIDE, include_str!("lua/depart.lua")]),
             handoff: script(&[CORE, DECIDE, include_str!("lua/handoff.lua")]),
@@ -58,6 +61,8 @@ impl Scripts {
             record: script(&[CORE, RECORDS, include_str!("lua/record.lua")]),
             snapshot: script(&[CORE, VIEW, RECORDS, include_str!("lua/snapshot.lua")]),
             history: script(&[CORE, include_str!("lua/history.lua")]),
+            seal: script(&[CORE, SEALS, include_str!("lua/seal.lua")]),
+            sealed: script(&[CORE, SEALS, include_str!("lua/sealed.lua")]),
         }
     }
 }

@@ -16,6 +16,8 @@ use tokio::{sync::oneshot, time::timeout};
 
 use super::{
     Inner,
+    batch::{self, Command},
+    commands,
     link::Repeat,
     wire::{self, Decision},
 };
@@ -97,10 +99,12 @@ pub(super) async fn acquire(inner: &Arc<Inner>, request: Acquire) -> Result<Acqu
         Want::Any(_) => Repeat::Never,
     };
     let mut call = inner.call();
+    call.arg("acquire");
+    let keys = request.want.keys().len();
     if request.wait_ms == 0 {
         call.arg("").arg("");
-        inner.request(&mut call, &request)?;
-        let reply = inner.run(&inner.scripts.acquire, &call, repeat).await?;
+        commands::request(&mut call, &request)?;
+        let reply = batch::decide(inner, Command { call, keys, repeat }).await?;
         return match wire::decision(&reply)? {
             Decision::Now(acquired) => Ok(acquired),
             Decision::Waiting(_) | Decision::Gone => Err(wire::broken("an answer")),
@@ -116,11 +120,11 @@ pub(super) async fn acquire(inner: &Arc<Inner>, request: Acquire) -> Result<Acqu
         settled: false,
     };
     call.arg(&inner.replica).arg(&ticket.name);
-    inner.request(&mut call, &request)?;
-    // A wait that was sent twice would stand in the queue twice, so it is not repeated.
-    let reply = inner
-        .run(&inner.scripts.acquire, &call, Repeat::Never)
-        .await?;
+    commands::request(&mut call, &request)?;
+    // A wait that was sent twice would stand in the queue twice, so it is not repeated. It goes
+    // alone: when its caller goes away, it must be on its way before it is abandoned.
+    let repeat = Repeat::Never;
+    let reply = batch::alone(inner, &Command { call, keys, repeat }, repeat).await?;
     let answer = match wire::decision(&reply)? {
         Decision::Now(acquired) => Ok(acquired),
         Decision::Waiting(left) => wait(inner, &ticket.name, left, receiver).await,

@@ -1,12 +1,17 @@
 //! What the scripts answer, as the kernel's values.
 
-use std::{str::FromStr, sync::Arc};
+use std::str::FromStr;
 
 use ::redis::Value;
 use lease::{
     Acquired, Cause, Error, Grace, Handoff, HandoffState, Holder, Key, Labels, Lease, LeaseId,
     Loss, OnOutage, Record, Refusal, Revision, Status, Token, Ttl, UnixMillis,
 };
+
+use super::keys::FACTS;
+
+/// What stands between two facts of a lease.
+const MARK: char = '\u{1f}';
 
 /// The incarnation shown for a holder that is not ours: another program set the plain key by hand.
 pub(super) const FOREIGN: &str = "foreign";
@@ -73,20 +78,16 @@ pub(super) fn millis(value: &Value) -> UnixMillis {
 /// A lease's labels, kept as JSON; an empty text for none.
 pub(super) fn labels(value: &Value) -> Result<Labels, Error> {
     match value {
-        Value::BulkString(bytes) if !bytes.is_empty() => {
-            serde_json::from_slice(bytes).map_err(|_| broken("labels"))
-        }
+        Value::BulkString(bytes) => labels_of(bytes),
         _ => Ok(Labels::default()),
     }
 }
 
-fn some_text(value: &Value) -> Option<Arc<str>> {
-    match value {
-        Value::BulkString(bytes) if !bytes.is_empty() => {
-            Some(String::from_utf8_lossy(bytes).into())
-        }
-        _ => None,
+fn labels_of(json: &[u8]) -> Result<Labels, Error> {
+    if json.is_empty() {
+        return Ok(Labels::default());
     }
+    serde_json::from_slice(json).map_err(|_| broken("labels"))
 }
 
 /// The outage policy, kept as a digit and its grace.
@@ -109,46 +110,76 @@ pub(super) fn policy_code(policy: OnOutage) -> &'static str {
     }
 }
 
-/// A lease of ours.
+/// The texts of a packed value: see [`FACTS`].
+fn unpack<const N: usize>(value: &Value) -> Result<[&str; N], Error> {
+    let Value::BulkString(bytes) = value else {
+        return Err(broken("a lease"));
+    };
+    let text = std::str::from_utf8(bytes).map_err(|_| broken("a lease"))?;
+    let mut parts = text.splitn(N, MARK);
+    let mut facts = [""; N];
+    for fact in &mut facts {
+        *fact = parts.next().ok_or_else(|| broken("a lease"))?;
+    }
+    Ok(facts)
+}
+
+/// A lease of ours: its key, then its facts.
 pub(super) fn lease(value: &Value, status: Status) -> Result<Lease, Error> {
+    let [name_of, facts @ ..] = unpack::<{ FACTS + 1 }>(value)?;
+    let [_, _, name, incarnation, ..] = facts;
+    let holder = Holder::new(name, incarnation).map_err(|_| broken("a holder"))?;
+    let key = name_of.parse().map_err(|_| broken("a key"))?;
+    with_facts(key, holder, facts, status)
+}
+
+/// A lease that its holder kept; what the holder said itself is not read again.
+pub(super) fn kept(value: &Value, key: &Key, holder: &Holder) -> Result<Lease, Error> {
+    with_facts(key.clone(), holder.clone(), unpack(value)?, Status::Active)
+}
+
+fn with_facts(
+    key: Key,
+    holder: Holder,
+    facts: [&str; FACTS],
+    status: Status,
+) -> Result<Lease, Error> {
     let [
-        id,
-        name_of,
-        name,
-        incarnation,
-        with,
+        _ended,
+        token,
+        _name,
+        _incarnation,
+        expires,
+        renewed,
         ttl,
         code,
         grace,
+        open,
+        id,
         death,
         acquired,
-        expires,
-        renewed,
-        facts,
+        labels,
         stats,
-        handoff,
-    ] = items(value)
-    else {
-        return Err(broken("a lease"));
-    };
-    let renewed = number(renewed);
+    ] = facts;
+    let number = |text: &str| text.parse::<u64>().map_err(|_| broken("a number"));
+    let renewed = number(renewed)?;
     Ok(Lease {
-        id: parse(id, "a lease's id")?,
-        key: key(name_of)?,
-        holder: Holder::new(&text(name), &text(incarnation)).map_err(|_| broken("a holder"))?,
-        token: token(with)?,
-        ttl: Ttl::from_millis(number(ttl)).map_err(|_| broken("a ttl"))?,
-        on_outage: policy(&text(code), number(grace))?,
-        release_on_death: text(death) == "1",
-        acquired_at: millis(acquired),
-        expires_at: millis(expires),
+        id: id.parse().map_err(|_| broken("a lease's id"))?,
+        key,
+        holder,
+        token: Token::new(number(token)?).map_err(|_| broken("a token"))?,
+        ttl: Ttl::from_millis(number(ttl)?).map_err(|_| broken("a ttl"))?,
+        on_outage: policy(code, number(grace)?)?,
+        release_on_death: death == "1",
+        acquired_at: UnixMillis::new(number(acquired)?),
+        expires_at: UnixMillis::new(number(expires)?),
         renewed_at: (renewed != 0).then(|| UnixMillis::new(renewed)),
         status,
-        labels: labels(facts)?,
-        stats: some_text(stats),
-        handoff: match some_text(handoff) {
-            Some(handoff) => Some(Box::new(self::handoff(&handoff)?)),
-            None => None,
+        labels: labels_of(labels.as_bytes())?,
+        stats: (!stats.is_empty()).then(|| stats.into()),
+        handoff: match open {
+            "" => None,
+            open => Some(Box::new(handoff(open)?)),
         },
     })
 }
@@ -264,6 +295,13 @@ pub(super) enum Decision {
 
 /// Reads a decision.
 pub(super) fn decision(value: &Value) -> Result<Decision, Error> {
+    // One new lease, the usual grant, goes without a frame.
+    if let Value::BulkString(_) = value {
+        return Ok(Decision::Now(Acquired::Granted {
+            leases: vec![lease(value, Status::Active)?],
+            fresh: true,
+        }));
+    }
     let parts = items(value);
     let tag = parts.first().map(text).unwrap_or_default();
     Ok(match (tag.as_str(), parts) {

@@ -10,7 +10,7 @@ use lease::{
     Acquire, Acquired, Answer, Authority, Capabilities, Cause, Committed, Departure, Error,
     EventPage, EventQuery, HandoffState, HandoffStep, Holder, Key, Lease, LeaseId, LeaseQuery,
     LeaseRef, Loss, Notice, OnOutage, Page, Record, RecordQuery, Renew, Renewals, Renewed,
-    Revision, Revoke, Token, Transaction, UnixMillis, Verdict, Want, Watch,
+    Revision, Revoke, Token, Transaction, UnixMillis, Verdict, Want, Watch, history::SealPage,
 };
 use tokio::sync::watch;
 
@@ -39,6 +39,8 @@ pub enum Fault {
     SkipsPrepare,
     PassesEnded,
     ReversesHistory,
+    ChangesHistory,
+    IgnoresTenants,
     DeathTakesAll,
     ListsForeignKinds,
 }
@@ -117,6 +119,15 @@ impl Broken {
             Some(Fault::IgnoresIncarnations) => {
                 request.holder =
                     Holder::new(request.holder.name.as_str(), "1").expect("well-formed");
+            }
+            Some(Fault::IgnoresTenants) => {
+                for key in request.want.keys() {
+                    if let Some(lease) = self.live(key).await?
+                        && lease.holder == request.holder
+                    {
+                        request.labels = lease.labels;
+                    }
+                }
             }
             Some(Fault::ReversesPools) => {
                 if let Want::Any(keys) = &mut request.want {
@@ -338,8 +349,17 @@ impl Authority for Broken {
             if self.has(Fault::ReversesHistory) && !page.more {
                 page.events.reverse();
             }
+            if self.has(Fault::ChangesHistory) {
+                for event in &mut page.events {
+                    event.at = event.at.plus(1);
+                }
+            }
             Ok(page)
         })
+    }
+
+    fn seals(&self, after: Revision, limit: usize) -> Answer<'_, SealPage> {
+        self.inner.seals(after, limit)
     }
 
     fn watch(&self, from: Option<Revision>) -> Answer<'_, Watch> {

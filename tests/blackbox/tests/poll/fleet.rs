@@ -1,6 +1,9 @@
 //! Processes that poll, and what can be seen of them from outside.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use leasehold_blackbox::target::{Hit, Target, faults, now_ms};
 use leasehold_testkit::{Binary, Child, Dir, Program, Redis, wait};
@@ -33,6 +36,11 @@ pub struct Settings {
     pub url: String,
     pub ttl_ms: u64,
     pub interval_seconds: f64,
+    pub timeout_seconds: f64,
+    /// What is logged.
+    pub level: String,
+    /// More of `poll.lease`, beginning with a comma.
+    pub lease: String,
     /// More lines of the section `poll`.
     pub more: String,
 }
@@ -40,8 +48,15 @@ pub struct Settings {
 impl Settings {
     pub fn text(&self) -> String {
         format!(
-            "log: {{level: info, format: json}}\npoll:\n  store: '{}'\n  url: '{}'\n  interval_seconds: {}\n  allow_short_intervals: true\n  timeout_seconds: 1\n  lease: {{ttl_ms: {}, moves_at_once: 32}}\n{}",
-            self.store, self.url, self.interval_seconds, self.ttl_ms, self.more
+            "log: {{level: '{}', format: json}}\npoll:\n  store: '{}'\n  url: '{}'\n  interval_seconds: {}\n  allow_short_intervals: true\n  timeout_seconds: {}\n  lease: {{ttl_ms: {}, moves_at_once: 32{}}}\n{}",
+            self.level,
+            self.store,
+            self.url,
+            self.interval_seconds,
+            self.timeout_seconds,
+            self.ttl_ms,
+            self.lease,
+            self.more
         )
     }
 }
@@ -86,6 +101,9 @@ impl Fleet {
             url: self.target.url(),
             ttl_ms: TTL_MS,
             interval_seconds: 0.1,
+            timeout_seconds: 1.0,
+            level: "info".to_owned(),
+            lease: String::new(),
             more: String::new(),
         }
     }
@@ -114,12 +132,18 @@ impl Fleet {
     /// Who owns what, as Redis says.
     pub async fn owners(&self) -> BTreeMap<String, String> {
         let mut redis = self.connect().await;
-        let mut owners = BTreeMap::new();
-        for id in &self.targets {
-            let owner: Option<String> = redis.get(format!("poll:lease:{id}")).await.unwrap();
-            owners.extend(owner.map(|owner| (id.clone(), owner)));
-        }
-        owners
+        let keys: Vec<String> = self
+            .targets
+            .iter()
+            .map(|id| format!("poll:lease:{id}"))
+            .collect();
+        let owners: Vec<Option<String>> = redis.mget(keys).await.unwrap();
+        self.targets
+            .iter()
+            .cloned()
+            .zip(owners)
+            .filter_map(|(id, owner)| Some((id, owner?)))
+            .collect()
     }
 
     /// How many targets each running instance owns, smallest first.
@@ -132,8 +156,12 @@ impl Fleet {
     }
 
     pub async fn until_loads(&self, expected: &[usize]) {
+        self.until_loads_within(PATIENCE, expected).await;
+    }
+
+    pub async fn until_loads_within(&self, patience: Duration, expected: &[usize]) {
         let mut last = Vec::new();
-        let reached = wait::within(PATIENCE, async || {
+        let reached = wait::within(patience, async || {
             last = self.loads().await;
             (last == expected).then_some(())
         })
@@ -148,26 +176,35 @@ impl Fleet {
 
     /// Waits until every target was polled at or after `from_ms`.
     pub async fn until_all_polled(&self, from_ms: u64) {
-        wait::until(PATIENCE, "every target is polled", async || {
+        self.until_all_polled_within(PATIENCE, from_ms).await;
+    }
+
+    pub async fn until_all_polled_within(&self, patience: Duration, from_ms: u64) {
+        wait::until(patience, "every target is polled", async || {
             let hits = self.target.hits_since(from_ms);
-            let polled = |id: &String| hits.iter().any(|hit| hit.target == *id);
-            self.targets.iter().all(polled)
+            let polled: BTreeSet<&String> = hits.iter().map(|hit| &hit.target).collect();
+            self.targets.iter().all(|id| polled.contains(id))
         })
         .await;
     }
 
     /// Nothing that the target server saw may be wrong.
     pub fn assert_faultless(&self) {
-        let hits = self.target.hits();
-        assert!(!hits.is_empty(), "nobody polled");
-        let faults = faults(&hits);
-        assert!(faults.is_empty(), "{} faults: {faults:#?}", faults.len());
+        assert_faultless(&self.target);
     }
 
     /// The newest token that polled each target.
     pub fn newest_tokens(&self) -> BTreeMap<String, u64> {
         newest(&self.target.hits())
     }
+}
+
+/// Nothing that a target server saw may be wrong.
+pub fn assert_faultless(target: &Target) {
+    let hits = target.hits();
+    assert!(!hits.is_empty(), "nobody polled");
+    let faults = faults(&hits);
+    assert!(faults.is_empty(), "{} faults: {faults:#?}", faults.len());
 }
 
 pub fn newest(hits: &[Hit]) -> BTreeMap<String, u64> {

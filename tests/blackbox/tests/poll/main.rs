@@ -3,10 +3,18 @@
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
+#[path = "../cli_support/mod.rs"]
+mod cli_support;
 mod fleet;
+mod homes;
+mod logs;
+mod metrics;
 mod network;
+mod nodes;
 mod outage;
 mod pause;
 mod program;
+mod scale;
+mod sinks;
 mod spread;
 mod takeover;

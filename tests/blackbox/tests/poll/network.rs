@@ -30,6 +30,9 @@ async fn instance(side: &Namespace, redis: &str, dir: &Dir, file: &str) -> Insta
         url: format!("http://127.0.0.1:{TARGET_PORT}/{{id}}"),
         ttl_ms: TTL_MS,
         interval_seconds: 0.1,
+        timeout_seconds: 1.0,
+        level: "info".to_owned(),
+        lease: String::new(),
         more: format!(
             "  targets_file: '{}'\n",
             dir.path().join("targets.json").display()

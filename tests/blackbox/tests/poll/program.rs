@@ -1,10 +1,13 @@
 //! The poll itself: conditional requests, back-off, sinks that check tokens.
 
+use std::time::Duration;
+
 use futures_util::StreamExt;
+use leasehold_blackbox::target::Hit;
 use leasehold_testkit::wait;
 use redis::AsyncCommands;
 
-use crate::fleet::{Fleet, PATIENCE};
+use crate::fleet::{Fleet, PATIENCE, Settings, TTL_MS};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn results_carry_their_token_to_every_sink_and_a_stale_one_is_dropped() {
@@ -82,6 +85,60 @@ async fn after_five_failures_a_target_is_only_probed_until_it_is_well() {
     assert_eq!(gets(), 5);
     fleet.target.behave(|it| it.broken = false);
     wait::until(PATIENCE, "it is polled again", async || gets() > 7).await;
+    fleet.assert_faultless();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_poll_ends_before_the_deadline_whatever_time_it_is_given() {
+    let mut fleet = Fleet::new(1).await;
+    fleet.target.behave(|it| it.think = Duration::from_secs(60));
+    let settings = Settings {
+        timeout_seconds: 100.0,
+        ..fleet.settings()
+    };
+    fleet.start_with(1, &settings).await;
+    for _ in 0..2 {
+        let child = &mut fleet.instances[0].child;
+        let position = child.position();
+        let line = child
+            .wait_for_line_from(position, "no answer within", PATIENCE)
+            .await;
+        let (_, rest) = line.split_once("no answer within ").unwrap();
+        let limit_ms: u64 = rest.split_once(' ').unwrap().0.parse().unwrap();
+        // The deadline is a tenth of the ttl early, and a part is left for the result.
+        assert!(limit_ms < TTL_MS * 9 / 10, "{line}");
+    }
+    let owners = fleet.owners().await;
+    assert_eq!(
+        owners["session-1"], fleet.instances[0].id,
+        "and stays owned"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_more_polls_run_at_once_than_are_allowed() {
+    let mut fleet = Fleet::new(8).await;
+    fleet
+        .target
+        .behave(|it| it.think = Duration::from_millis(60));
+    let settings = Settings {
+        more: "  concurrency: 2\n".to_owned(),
+        ..fleet.settings()
+    };
+    fleet.start_with(1, &settings).await;
+    wait::until(PATIENCE, "many polls", async || {
+        fleet.target.hits().len() > 60
+    })
+    .await;
+    let hits = fleet.target.hits();
+    let at_once = |at: &Hit| {
+        let running = hits
+            .iter()
+            .filter(|it| it.began_ms <= at.began_ms && at.began_ms < it.ended_ms);
+        running.count()
+    };
+    let most = hits.iter().map(at_once).max();
+    assert_eq!(most, Some(2));
     fleet.assert_faultless();
 }
 

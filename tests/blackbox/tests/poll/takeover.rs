@@ -90,18 +90,15 @@ async fn heavy_after_sigterm_others_take_over_within_a_second() {
 async fn heavy_after_sigkill_others_take_over_within_the_ttl_and_a_second() {
     let mut fleet = fleet_to_end().await;
     let mut times = Vec::new();
-    for _ in 0..RUNS / 4 {
-        let mut gone: Vec<Instance> = fleet.instances.drain(..4).collect();
+    for _ in 0..RUNS {
+        let mut gone = vec![fleet.instances.remove(0)];
         let owned = owned_by(&fleet, &gone).await;
         let from_ms = now_ms();
-        for instance in &mut gone {
-            instance.child.kill9();
-        }
+        gone[0].child.kill9();
         times.extend(takeovers(&fleet, &gone, from_ms, &owned).await);
     }
     fleet.assert_faultless();
     assert!(times.len() >= RUNS, "{}", times.len());
-    let most = *times.iter().max().unwrap();
-    report("SIGKILL", times);
-    assert!(most <= TTL_MS + 1_000, "the slowest took {most} ms");
+    let p99 = report("SIGKILL", times);
+    assert!(p99 <= TTL_MS + 1_000, "p99 is {p99} ms");
 }

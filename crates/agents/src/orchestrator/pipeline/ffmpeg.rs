@@ -5,6 +5,9 @@ use std::path::PathBuf;
 use super::{Job, playlist};
 use crate::supervise::Command;
 
+/// How streams may come in, directly or by way of a playlist.
+const PROTOCOLS: &str = "http,https,tcp,tls,crypto,data,rtsp,rtsps,rtp,srtp,udp";
+
 /// Where ffmpeg is, if it is installed.
 pub(super) fn find() -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
@@ -29,6 +32,8 @@ pub(super) fn command(ffmpeg: &std::path::Path, job: &Job, height: u16) -> Comma
             if let Some(start_ms) = job.start_ms.filter(|&start| start > 0) {
                 add(&["-ss", &(start_ms / 1000).to_string()]);
             }
+            // A playlist from elsewhere must not lead to files of this machine.
+            add(&["-protocol_whitelist", PROTOCOLS]);
             add(&["-i", source, "-vf", &scale]);
         }
         None => add(&[
@@ -67,9 +72,14 @@ pub(super) fn command(ffmpeg: &std::path::Path, job: &Job, height: u16) -> Comma
         "8",
         "-hls_flags",
         "delete_segments+omit_endlist+temp_file+independent_segments",
+        // Browsers play fragmented MP4 by themselves; MPEG transport streams they do not.
+        "-hls_segment_type",
+        "fmp4",
+        "-hls_fmp4_init_filename",
+        "init.mp4",
         "-hls_segment_filename",
     ]);
-    let segments = job.dir.join("seg%05d.ts");
+    let segments = job.dir.join("seg%05d.m4s");
     let playlist = job.dir.join(playlist::NAME);
     add(&[&segments.to_string_lossy(), &playlist.to_string_lossy()]);
     Command::new(ffmpeg).args(arguments)

@@ -7,8 +7,11 @@ use tokio::{fs, sync::oneshot, task::JoinHandle};
 
 use super::playlist;
 
-/// Two seconds of a test picture.
-const CLIP: &[u8] = include_bytes!("../../../assets/virtual.ts");
+/// What a player needs before the first clip.
+const INIT: &[u8] = include_bytes!("../../../assets/virtual-init.mp4");
+const INIT_NAME: &str = "init.mp4";
+/// Two seconds of a test picture with a tone.
+const CLIP: &[u8] = include_bytes!("../../../assets/virtual.m4s");
 const CLIP_MS: u64 = 2_000;
 /// How many segments the playlist shows.
 const WINDOW: u64 = 5;
@@ -57,6 +60,7 @@ async fn run(
     clock: Arc<dyn Clock>,
     mut ended: oneshot::Receiver<()>,
 ) -> io::Result<()> {
+    fs::write(dir.join(INIT_NAME), INIT).await?;
     let mut number = 0;
     loop {
         fs::write(dir.join(segment(number)), CLIP).await?;
@@ -77,14 +81,14 @@ async fn run(
 }
 
 fn segment(number: u64) -> String {
-    format!("seg{number:05}.ts")
+    format!("seg{number:05}.m4s")
 }
 
 /// Every clip starts its timestamps anew, which players are told by a discontinuity.
 fn text(first: u64, last: u64) -> String {
     let mut text = format!(
-        "#EXTM3U\n#EXT-X-VERSION:3\n#EXT-X-TARGETDURATION:2\n#EXT-X-MEDIA-SEQUENCE:{first}\n\
-         #EXT-X-DISCONTINUITY-SEQUENCE:{first}\n"
+        "#EXTM3U\n#EXT-X-VERSION:7\n#EXT-X-TARGETDURATION:2\n#EXT-X-MEDIA-SEQUENCE:{first}\n\
+         #EXT-X-DISCONTINUITY-SEQUENCE:{first}\n#EXT-X-MAP:URI=\"{INIT_NAME}\"\n"
     );
     for number in first..=last {
         let _ = write!(

@@ -6,6 +6,7 @@ mod generated;
 mod playlist;
 
 use std::{
+    fmt::Write as _,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -60,6 +61,8 @@ pub struct Pipeline {
     dir: PathBuf,
     session: String,
     stop_limit_ms: u64,
+    /// What of the source's URL is nobody's business but the source's.
+    login: Option<String>,
     source: Source,
     /// The playlist as it was last seen, and since when.
     seen: (Option<playlist::Fingerprint>, BootMillis),
@@ -72,6 +75,9 @@ enum Source {
 
 impl Pipeline {
     /// Starts one. It is playable only after [`Pipeline::ready`].
+    ///
+    /// Nothing is awaited once the child exists: whoever gives up in the middle has either nothing or
+    /// a pipeline to stop.
     pub async fn start(
         job: Job,
         launcher: &Launcher,
@@ -89,14 +95,10 @@ impl Pipeline {
         let source = match command {
             Some(command) => {
                 let ask_at = job.deadline.get().saturating_sub(job.stop_limit_ms);
-                let mut child = command
+                let child = command
                     .env("LEASEHOLD_FENCE", job.token.to_string())
                     .deadline(BootMillis::new(ask_at), job.deadline)
                     .spawn(launcher)
-                    .map_err(|error| Failure::Start(error.to_string()))?;
-                child
-                    .started()
-                    .await
                     .map_err(|error| Failure::Start(error.to_string()))?;
                 Source::Child(Box::new(child))
             }
@@ -104,6 +106,7 @@ impl Pipeline {
         };
         Ok(Self {
             seen: (None, clock.boot()),
+            login: job.source.as_deref().and_then(login_of),
             clock,
             dir: job.dir,
             session: job.session,
@@ -113,8 +116,12 @@ impl Pipeline {
     }
 
     /// Waits until the stream can be played: the playlist is there and its first segment is not empty.
-    pub async fn ready(&mut self, limit_ms: u64) -> Result<(), Failure> {
-        let until = self.clock.boot().plus(limit_ms);
+    /// May be dropped and asked again.
+    pub async fn ready(&mut self, until: BootMillis) -> Result<(), Failure> {
+        if let Source::Child(child) = &mut self.source {
+            let launched = child.started().await;
+            launched.map_err(|error| Failure::Start(error.to_string()))?;
+        }
         loop {
             if playlist::is_playable(&self.dir).await {
                 return Ok(());
@@ -125,7 +132,7 @@ impl Pipeline {
             let look = self.clock.boot().plus(LOOK_MS);
             let clock = self.clock.clone();
             tokio::select! {
-                failure = self.source.ended(&self.session) => return Err(failure),
+                failure = self.source.ended(&self.session, self.login.as_deref()) => return Err(failure),
                 () = clock.sleep_until(look) => {}
             }
         }
@@ -144,7 +151,7 @@ impl Pipeline {
             let look = self.clock.boot().plus((stall_limit_ms / 4).max(LOOK_MS));
             let clock = self.clock.clone();
             tokio::select! {
-                failure = self.source.ended(&self.session) => return failure,
+                failure = self.source.ended(&self.session, self.login.as_deref()) => return failure,
                 () = clock.sleep_until(look) => {}
             }
         }
@@ -184,15 +191,19 @@ impl Pipeline {
 }
 
 impl Source {
-    /// Resolves when the child ended by itself. Passes on what it prints until then.
-    async fn ended(&mut self, session: &str) -> Failure {
+    /// Resolves when the child ended by itself. Passes on what it prints until then, but for the
+    /// source's login: programs like to repeat the URL they were given.
+    async fn ended(&mut self, session: &str, login: Option<&str>) -> Failure {
         match self {
             Self::Generated(generated) => Failure::Ended(generated.failed().await.to_string()),
             Self::Child(child) => {
                 let mut last = String::new();
                 while let Some(line) = child.line().await {
-                    tracing::debug!(session, "pipeline: {}", line.text);
-                    last = line.text;
+                    last = match login {
+                        Some(login) => line.text.replace(login, "(hidden)"),
+                        None => line.text,
+                    };
+                    tracing::debug!(session, "pipeline: {last}");
                 }
                 let exit = child.wait().await;
                 Failure::Ended(format!("{} {last}", exit.end).trim_end().to_owned())
@@ -221,12 +232,34 @@ fn from_template(template: &[String], job: &Job) -> Result<Command, Failure> {
         .current_dir(job.dir.clone()))
 }
 
-/// The URL of a service. What a caller put into `service_ref` can fill a place in the URL, and
-/// nothing else: not the scheme, not an option, not a second argument.
+/// The URL of a service. What a caller put into `service_ref` fills a place in the URL, and nothing
+/// else: not the scheme, not another path or query, not an option, not a second argument.
 pub fn source_url(template: &str, service_ref: &str) -> Result<String, Invalid> {
-    let url = template.replace("{service_ref}", service_ref);
+    let url = template.replace("{service_ref}", &in_one_place(service_ref));
     check_source(&url)?;
     Ok(url)
+}
+
+/// The user and password in a URL.
+fn login_of(url: &str) -> Option<String> {
+    let (_, rest) = url.split_once("://")?;
+    let place = rest.split(['/', '?', '#']).next()?;
+    let (login, _) = place.rsplit_once('@')?;
+    (!login.is_empty()).then(|| login.to_owned())
+}
+
+/// Escapes what means something in a URL. Colons stay as they are: references of receivers are full of
+/// them.
+fn in_one_place(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~:,;=!$()*'".contains(&byte) {
+            escaped.push(char::from(byte));
+        } else {
+            let _ = write!(escaped, "%{byte:02X}");
+        }
+    }
+    escaped
 }
 
 /// Checks the URL of a source.
@@ -244,7 +277,8 @@ pub fn check_source(url: &str) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// Removes a session's folder. One that is not there is fine.
+/// Removes a session's folder. One that is not there is fine; one that resists is tried again by the
+/// next scan.
 pub async fn remove_output(dir: &Path) {
     match tokio::fs::remove_dir_all(dir).await {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -268,7 +302,20 @@ mod tests {
         assert!(source_url("{service_ref}", "-f").is_err());
         assert!(source_url("{service_ref}", "file:///etc/passwd").is_err());
         assert!(source_url("{service_ref}", "concat:a|b").is_err());
-        assert!(source_url(template, "a b").is_err());
+        for (odd, url) in [
+            ("../web?x#y", "http://receiver:8001/..%2Fweb%3Fx%23y"),
+            ("a b", "http://receiver:8001/a%20b"),
+            ("100%&", "http://receiver:8001/100%25%26"),
+        ] {
+            assert_eq!(source_url(template, odd).unwrap(), url);
+        }
+    }
+
+    #[test]
+    fn the_login_of_a_source_is_found_and_nothing_else() {
+        assert_eq!(login_of("http://ann:pw@host/x").as_deref(), Some("ann:pw"));
+        assert_eq!(login_of("http://host/x@y"), None);
+        assert_eq!(login_of("udp://@239.0.0.1:1234"), None);
     }
 
     #[test]

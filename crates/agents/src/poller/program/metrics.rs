@@ -1,18 +1,12 @@
 //! Figures per target, for Prometheus.
 
-use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
+use std::time::Duration;
 
-use bytes::Bytes;
-use http::Response;
-use http_body_util::Full;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
 use prometheus_client::{
     encoding::{EncodeLabelSet, text::encode},
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
     registry::{Registry, Unit},
 };
-use tokio::net::TcpListener;
 
 /// From a quick answer in the same house to the longest timeout.
 const SECONDS: [f64; 9] = [0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0];
@@ -138,42 +132,11 @@ impl Metrics {
         self.last_success.remove(&of_target);
     }
 
-    fn text(&self) -> String {
+    /// The figures as Prometheus reads them.
+    pub fn text(&self) -> String {
         let mut text = String::new();
         // Writing into a text cannot fail.
         let _ = encode(&mut text, &self.registry);
         text
-    }
-
-    /// Serves the figures until it is dropped.
-    pub async fn serve(self: Arc<Self>, address: SocketAddr) -> std::io::Result<()> {
-        let listener = TcpListener::bind(address).await?;
-        tracing::info!(address = %listener.local_addr()?, "metrics are served");
-        loop {
-            let Ok((stream, _)) = listener.accept().await else {
-                // No descriptor left, for instance: it passes.
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                continue;
-            };
-            let metrics = self.clone();
-            tokio::spawn(async move {
-                let service = service_fn(|_| {
-                    let answer = Response::builder()
-                        .header(
-                            http::header::CONTENT_TYPE,
-                            "application/openmetrics-text; version=1.0.0; charset=utf-8",
-                        )
-                        .body(Full::new(Bytes::from(metrics.text())))
-                        .unwrap_or_default();
-                    async move { Ok::<_, Infallible>(answer) }
-                });
-                let connection = hyper::server::conn::http1::Builder::new()
-                    .timer(hyper_util::rt::TokioTimer::new())
-                    .header_read_timeout(Duration::from_secs(5))
-                    .serve_connection(TokioIo::new(stream), service);
-                // Whoever asked may be gone.
-                let _ = connection.await;
-            });
-        }
     }
 }

@@ -1,6 +1,7 @@
 //! A complete polling program: HTTP(S) polls of owned targets at their intervals, results to sinks.
 
 mod fetch;
+mod listen;
 mod metrics;
 mod pace;
 mod report;
@@ -47,7 +48,7 @@ struct Program {
     headers: http::HeaderMap,
     sinks: Vec<Sink>,
     slots: Semaphore,
-    metrics: Arc<Metrics>,
+    metrics: Metrics,
 }
 
 /// Polls until `stop` resolves, then ends in good order.
@@ -72,7 +73,7 @@ pub async fn run(
     tracing::info!(instance = %coordinator.instance_id(), event = "started", "polling");
     let program = Arc::new(Program {
         slots: Semaphore::new(settings.concurrency),
-        metrics: Arc::new(Metrics::new()),
+        metrics: Metrics::new(),
         settings,
         coordinator,
         clock,
@@ -94,11 +95,11 @@ pub async fn run(
     Ok(())
 }
 
-async fn serve_metrics(program: &Program) -> Error {
+async fn serve_metrics(program: &Arc<Program>) -> Error {
     match program.settings.metrics_listen {
         None => std::future::pending().await,
         Some(address) => {
-            let served = program.metrics.clone().serve(address).await;
+            let served = listen::serve(program, address).await;
             let why = served
                 .err()
                 .map_or_else(String::new, |error| error.to_string());

@@ -37,7 +37,8 @@ pub struct Settings {
     pub lease: LeaseSettings,
     /// Where results go.
     pub sinks: Vec<SinkSettings>,
-    /// Where metrics are served, for Prometheus; nowhere by default.
+    /// Where this instance serves `/metrics`, for Prometheus, and `/api/v1/nodes`, to whoever can reach
+    /// that address; nowhere by default.
     pub metrics_listen: Option<SocketAddr>,
     /// For tests only: allow intervals below 4 seconds.
     #[serde(skip_serializing_if = "std::ops::Not::not")]

@@ -20,6 +20,9 @@ use crate::{
     streams::{self, Format},
 };
 
+/// How many seals one answer has at most: some forty kilobytes each.
+const MAX_SEALS: usize = 100;
+
 pub(super) fn router() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(call))
 }
@@ -28,7 +31,7 @@ pub(super) fn router() -> OpenApiRouter<App> {
 fn level(method: &str) -> Option<Level> {
     Some(match method {
         "capabilities" | "now" | "lease" | "lease_by_id" | "leases" | "check" | "events"
-        | "watch" => Level::Read,
+        | "seals" | "watch" => Level::Read,
         "acquire" | "renew" | "release" | "depart" | "handoff" => Level::Write,
         // Records hold other doors' documents, whatever their tenant.
         "revoke" | "commit" | "record" | "records" => Level::Admin,
@@ -38,7 +41,7 @@ fn level(method: &str) -> Option<Level> {
 
 /// Call a method of the authority with the kernel's own values.
 #[utoipa::path(post, path = paths::AUTHORITY, tag = "authority", security(("bearer" = ["leases:read"])),
-    params(("method" = String, Path, description = "acquire, renew, release, revoke, depart, handoff, commit, lease, lease_by_id, leases, check, record, records, events, now, capabilities or watch")),
+    params(("method" = String, Path, description = "acquire, renew, release, revoke, depart, handoff, commit, lease, lease_by_id, leases, check, record, records, events, seals, now, capabilities or watch")),
     request_body(content = Option<serde_json::Value>, content_type = "application/json"),
     responses((status = 200, body = Option<serde_json::Value>), (status = 404, description = "No such method")))]
 async fn call(
@@ -137,6 +140,12 @@ async fn answer(
             let mut query = body.parse::<EventQuery>()?;
             query.tenant = tenant(&caller, query.tenant)?;
             Json(authority.events(query).await?).into_response()
+        }
+        "seals" => {
+            // They are over everybody's changes.
+            caller.unbound()?;
+            let (after, limit) = body.parse::<(Revision, usize)>()?;
+            Json(authority.seals(after, limit.min(MAX_SEALS)).await?).into_response()
         }
         "watch" => {
             let from = body.parse::<Option<Revision>>()?;

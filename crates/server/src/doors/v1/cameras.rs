@@ -101,7 +101,7 @@ pub(super) fn after(cursor: Option<&str>) -> Result<Option<String>, Reject> {
 
 /// Add a camera.
 #[utoipa::path(post, path = paths::SITE_CAMERAS, tag = "cameras", security(("bearer" = ["runners:admin"])),
-    params(("tenant_id" = String, Path), ("site_id" = String, Path)), request_body = Document,
+    params(("tenant_id" = String, Path), ("site_id" = String, Path)), request_body = leasehold_api::CameraDocument,
     responses((status = 201, body = leasehold_api::Camera), (status = 409, description = "A camera with this name exists")))]
 async fn create(
     Auth(caller, _): Auth<RunnersAdmin>,
@@ -132,7 +132,7 @@ async fn show(
 #[utoipa::path(put, path = paths::SITE_CAMERA, tag = "cameras", security(("bearer" = ["runners:admin"])),
     params(("tenant_id" = String, Path), ("site_id" = String, Path), ("camera_uuid" = String, Path),
         ("If-Match" = Option<String>, Header, description = "The ETag that was read")),
-    request_body = Document,
+    request_body = leasehold_api::CameraDocument,
     responses((status = 200, body = leasehold_api::Camera), (status = 404, description = "Unknown"),
         (status = 412, description = "It was changed meanwhile")))]
 async fn update(

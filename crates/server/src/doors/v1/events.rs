@@ -1,6 +1,6 @@
 //! Changes: pages of the history, and the live stream.
 
-use ::lease::{EventKind, EventQuery, Key, Revision};
+use ::lease::{EventKind, EventQuery, Key};
 use axum::{
     extract::State,
     response::{IntoResponse, Response},
@@ -15,7 +15,7 @@ use super::leases::tenant;
 use crate::{
     App, Json, Query, Reject,
     auth::{Auth, LeasesRead},
-    query::page_limit,
+    query::{page_limit, seen_revision},
     streams::{self, Format},
 };
 
@@ -66,7 +66,7 @@ async fn page(
                 .ok_or_else(|| Reject::field("type", "an event such as lease_expired"))?,
         ),
     };
-    let after = Revision::new(filter.after.unwrap_or(0));
+    let after = seen_revision("after", filter.after.unwrap_or(0))?;
     let query = EventQuery {
         after,
         key,
@@ -114,14 +114,12 @@ async fn stream(
     headers: HeaderMap,
 ) -> Result<Response, Reject> {
     let from = match headers.get("last-event-id") {
-        None => query.after,
-        Some(id) => Some(
-            id.to_str()
-                .ok()
-                .and_then(|id| id.parse().ok())
-                .ok_or_else(|| Reject::field("Last-Event-ID", "a revision: a whole number"))?,
-        ),
+        None => query.after.map(|seen| seen_revision("after", seen)),
+        Some(id) => {
+            let id = id.to_str().ok().and_then(|id| id.parse().ok());
+            Some(seen_revision("Last-Event-ID", id.unwrap_or(u64::MAX)))
+        }
     };
-    let events = streams::events(&app, caller, from.map(Revision::new), Format::Public).await?;
+    let events = streams::events(&app, caller, from.transpose()?, Format::Public).await?;
     Ok(events.into_response())
 }

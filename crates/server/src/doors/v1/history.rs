@@ -1,8 +1,8 @@
 //! Who owned a key, when, under which token, and why it ended (L21).
 
-use ::lease::{EventQuery, Key, history};
+use ::lease::{EventQuery, Key, Revision, history};
 use axum::extract::State;
-use leasehold_api::{History, Owner, Time, paths};
+use leasehold_api::{History, HistoryFault, Owner, SealHead, Time, Verification, paths};
 use serde::Deserialize;
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -10,14 +10,19 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use crate::{
     App, Json, Query, Reject,
     auth::{Auth, LeasesRead},
-    query::MAX_PAGE,
+    query::{MAX_PAGE, seen_revision},
 };
 
 /// How many events of one key are read for one answer; older owners are asked for with `at`.
 const MAX_EVENTS: usize = 100_000;
 
+/// How many revisions one answer checks; the next part is asked for with `after`.
+const MAX_CHECKED: u64 = 50_000;
+
 pub(super) fn router() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(owners))
+    OpenApiRouter::new()
+        .routes(routes!(owners))
+        .routes(routes!(verify))
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -85,5 +90,57 @@ async fn owners(
         owners,
         at,
         oldest: oldest.get(),
+    }))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct Check {
+    /// Only this key: `kind:id`.
+    key: Option<String>,
+    /// Only what comes after this revision.
+    after: Option<u64>,
+}
+
+/// Hold the history against its seals, and prove that no two owners' times overlap.
+#[utoipa::path(get, path = paths::HISTORY_VERIFY, tag = "events",
+    security(("bearer" = ["leases:read"])), params(Check),
+    responses((status = 200, body = Verification)))]
+async fn verify(
+    Auth(caller, _): Auth<LeasesRead>,
+    State(app): State<App>,
+    Query(check): Query<Check>,
+) -> Result<Json<Verification>, Reject> {
+    // The seals are over everybody's changes.
+    caller.unbound()?;
+    let key = check.key.as_deref().map(str::parse).transpose();
+    let scope = history::Scope {
+        key: key.map_err(|it: ::lease::Invalid| Reject::field("key", it.expected))?,
+        after: seen_revision("after", check.after.unwrap_or(0))?,
+        most: Some(MAX_CHECKED),
+        head: None,
+    };
+    let mut verifier = history::Verifier::default();
+    let audit = history::audit(app.authority(), &scope, |event| verifier.see(event)).await?;
+    let (_, faults) = verifier.finish();
+    let faults: Vec<HistoryFault> = audit
+        .breaks
+        .iter()
+        .map(HistoryFault::from)
+        .chain(faults.iter().map(HistoryFault::from))
+        .collect();
+    Ok(Json(Verification {
+        sound: faults.is_empty(),
+        faults,
+        events: audit.events,
+        unsealed: audit.unsealed,
+        from: audit.from.get(),
+        newest: audit.newest.get(),
+        head: audit.head.map(|(revision, digest)| SealHead {
+            revision: revision.get(),
+            digest: digest.to_string(),
+        }),
+        next_after: audit.next.map(Revision::get),
     }))
 }

@@ -16,7 +16,6 @@ use super::leases::{from_cursor, tenant, to_cursor};
 use crate::{
     App, Json, JsonBody, Query, Reject,
     auth::{Auth, LeasesRead, LeasesWrite, Origin},
-    body::MAX_BODY_BYTES,
     ops,
     query::page_limit,
     streams::{self, Peer},
@@ -50,18 +49,27 @@ async fn present(
 }
 
 /// A holder leaves in good order: everything it has is released.
+///
+/// A process names its incarnation, so that it can end only its own presence: when a successor of the
+/// same name is there, nothing happens. Without one, whoever is there leaves.
 #[utoipa::path(delete, path = paths::HOLDER, tag = "holders", security(("bearer" = ["leases:write"])),
-    params(("name" = String, Path)),
-    responses((status = 200, body = HolderRemoved), (status = 404, description = "It is not there")))]
+    params(("name" = String, Path), Incarnation),
+    responses((status = 200, body = HolderRemoved), (status = 404, description = "It is not there, or only another incarnation is")))]
 async fn leave(
     Auth(caller, _): Auth<LeasesWrite>,
     State(app): State<App>,
     Path(name): Path<String>,
+    Query(query): Query<Incarnation>,
 ) -> Result<Json<HolderRemoved>, Reject> {
     let key = Key::new(NODE, &name).map_err(|invalid| Reject::field("name", invalid.expected))?;
+    let own = query
+        .incarnation
+        .map(|incarnation| leasehold_api::holder(&name, Some(&incarnation)))
+        .transpose()?;
     let presence = app.authority().lease(key).await?;
     let presence = presence
         .filter(|lease| caller.sees(lease.labels.tenant()))
+        .filter(|lease| own.as_ref().is_none_or(|own| lease.holder == *own))
         .ok_or_else(Reject::no_lease)?;
     let released = ops::depart(&app, &caller, Departure::Left(presence.holder)).await?;
     Ok(Json(HolderRemoved {
@@ -139,7 +147,7 @@ async fn stream(
     let tasks = app.tasks().clone();
     Ok(upgrade
         .protocols([SUBPROTOCOL])
-        .max_message_size(MAX_BODY_BYTES)
+        .max_message_size(app.parts().limits.body_bytes)
         .on_upgrade(move |socket| async move {
             // Tracked, so that a server that stops waits for its goodbyes.
             let _ = tasks.spawn(streams::serve(app, peer, socket)).await;

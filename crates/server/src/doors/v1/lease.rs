@@ -1,6 +1,6 @@
 //! One lease: look at it, check it, give it back, take it away.
 
-use ::lease::{LeaseRef, Revoke, Status};
+use ::lease::{LeaseRef, Revoke, Status, Token};
 use axum::extract::{Path, State};
 use leasehold_api::{Lease, RevokeRequest, Success, ValidateAnswer, ValidateRequest, paths};
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -42,13 +42,13 @@ async fn validate(
     Path(id): Path<String>,
     JsonBody(request): JsonBody<ValidateRequest>,
 ) -> Result<Json<ValidateAnswer>, Reject> {
+    let asked = request.token.map(Token::new).transpose()?;
     let lease = ops::find(&app, &caller, &id).await?;
     let now = app.authority().now().await?;
-    let token = lease.token.get();
-    let own = request.token.is_none_or(|asked| asked == token);
+    let own = asked.is_none_or(|asked| asked == lease.token);
     Ok(Json(ValidateAnswer {
         active: lease.status == Status::Active && lease.is_live(now) && own,
-        token,
+        token: lease.token.get(),
         status: lease.status.as_str().to_owned(),
         expires_at: Some(lease.expires_at.into()),
     }))

@@ -76,7 +76,7 @@ async fn list(
 
 /// Add a zone.
 #[utoipa::path(post, path = paths::SITE_ZONES, tag = "zones", security(("bearer" = ["runners:admin"])),
-    params(("tenant_id" = String, Path), ("site_id" = String, Path)), request_body = Document,
+    params(("tenant_id" = String, Path), ("site_id" = String, Path)), request_body = leasehold_api::ZoneDocument,
     responses((status = 201, body = leasehold_api::Zone), (status = 409, description = "A zone with this number exists")))]
 async fn create(
     Auth(caller, _): Auth<RunnersAdmin>,
@@ -107,7 +107,7 @@ async fn show(
 #[utoipa::path(put, path = paths::SITE_ZONE, tag = "zones", security(("bearer" = ["runners:admin"])),
     params(("tenant_id" = String, Path), ("site_id" = String, Path), ("zone_id" = String, Path),
         ("If-Match" = Option<String>, Header, description = "The ETag that was read")),
-    request_body = Document,
+    request_body = leasehold_api::ZoneDocument,
     responses((status = 200, body = leasehold_api::Zone), (status = 404, description = "Unknown"),
         (status = 412, description = "It was changed meanwhile")))]
 async fn update(

@@ -54,26 +54,32 @@ pub(super) async fn beat(
     let live = app.authority().lease(key).await?;
     let Some(lease) = live.filter(|lease| caller.sees(lease.labels.tenant())) else {
         sessions::find(app, caller, id).await?;
-        return Err(over());
+        return Err(over(shared));
     };
-    let now = app.authority().now().await?;
-    let interval = shared.options.heartbeat_interval_ms;
-    if lease
-        .renewed_at
-        .is_some_and(|last| now.since(last) < interval)
-    {
-        return Ok(lease);
+    let kept = keep(app, shared, lease).await?;
+    let lease = kept.ok_or_else(|| over(shared))?;
+    shared.counted.heartbeat();
+    Ok(lease)
+}
+
+/// The lease, extended unless that was done within the interval; `None` when it ended meanwhile. The
+/// store alone decides: nothing that was read before can revive it.
+async fn keep(app: &App, shared: &Shared, lease: Lease) -> Result<Option<Lease>, Reject> {
+    if let Some(last) = lease.renewed_at {
+        let now = app.authority().now().await?;
+        if now.since(last) < shared.options.heartbeat_interval_ms {
+            return Ok(Some(lease));
+        }
     }
-    let last = lease.renewed_at.unwrap_or(lease.acquired_at);
-    shared.counted.heartbeat(now.since(last) > 2 * interval);
     let request = Renew {
         holder: lease.holder.clone(),
         leases: Renewals::These(vec![Renewal::of(&lease)]),
     };
     let renewed = app.authority().renew(request).await?.pop();
-    renewed.and_then(|it| it.outcome.ok()).ok_or_else(over)
+    Ok(renewed.and_then(|renewed| renewed.outcome.ok()))
 }
 
-fn over() -> Reject {
+fn over(shared: &Shared) -> Reject {
+    shared.counted.late_heartbeat();
     Reject::new(Code::SessionExpired, "the session is over; start a new one")
 }

@@ -8,7 +8,10 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use http::StatusCode;
-use lease::session::{self, Reason, Session, State as Life};
+use lease::{
+    UnixMillis,
+    session::{self, Reason, Session, State as Life},
+};
 use leasehold_api::{
     Check, Code,
     sessions::{INTENTS, IntentAnswer, IntentRequest},
@@ -16,7 +19,7 @@ use leasehold_api::{
 use utoipa_axum::{router::OpenApiRouter, routes};
 use uuid::Uuid;
 
-use super::{Shared, no_session, session_key, sessions::expiry, start};
+use super::{Shared, no_session, session_key, sessions::ended_at, start};
 use crate::{
     App, Json, JsonBody, Reject,
     auth::{Auth, Caller, V3Write},
@@ -41,6 +44,15 @@ pub(super) struct Start {
     pub correlation_id: String,
 }
 
+/// What was written down.
+pub(super) struct Accepted {
+    pub session: Session,
+    /// Until when it lives without a heartbeat.
+    pub expires_at: UnixMillis,
+    /// Whether the same start had been asked for before.
+    pub replay: bool,
+}
+
 /// Start or stop a stream. The answer only says that it was written down: look at the session to see
 /// what became of it.
 #[utoipa::path(post, path = INTENTS, tag = "sessions", security(("bearer" = ["v3:write"])),
@@ -62,13 +74,24 @@ async fn intent(
         Intent::Start(_) => "stream.start",
         Intent::Stop { .. } => "stream.stop",
     };
-    let outcome = match intent {
-        Intent::Start(start) => start::start(&app, &caller, &shared, start).await,
-        Intent::Stop { session_id } => stop(&app, &caller, &session_id).await,
-    };
+    // A task of its own: a caller that goes away in the middle leaves nothing half done.
+    let (at_hand, settings) = (app.clone(), shared.clone());
+    let carried_out = app.tasks().spawn(async move {
+        match intent {
+            Intent::Start(start) => start::start(&at_hand, &caller, &settings, start).await,
+            Intent::Stop { session_id } => stop(&at_hand, &caller, &session_id).await,
+        }
+    });
+    let outcome = carried_out.await.unwrap_or_else(|error| {
+        tracing::error!(%error, "an intent was not carried out");
+        Err(Reject::new(
+            Code::InternalError,
+            "the intent was not carried out",
+        ))
+    });
     let counted = match &outcome {
-        Ok((_, true)) => "replay",
-        Ok((_, false)) => "accepted",
+        Ok(accepted) if accepted.replay => "replay",
+        Ok(_) => "accepted",
         Err(reject) => match reject.problem().known() {
             Some(Code::LeaseBusy) => "conflict",
             Some(Code::SessionNotFound | Code::ConfigInvalid) => "invalid",
@@ -76,14 +99,18 @@ async fn intent(
         },
     };
     shared.counted.intent(word, counted, phase1);
-    let (session, replay) = outcome?;
+    let Accepted {
+        session,
+        expires_at,
+        replay,
+    } = outcome?;
     let status = if replay {
         "idempotent_replay"
     } else {
         "accepted"
     };
     let answer = IntentAnswer {
-        lease_expires_at: expiry(&app, &session).await?.into(),
+        lease_expires_at: expires_at.into(),
         session_id: session.session_id.to_string(),
         status: status.to_owned(),
         state: session.state.as_str().to_owned(),
@@ -149,7 +176,7 @@ fn check(request: IntentRequest, shared: &Shared) -> Result<Intent, Reject> {
 
 /// Asks a session to stop. One that nobody claimed is over at once; for the others their worker does
 /// it. Twice is fine.
-async fn stop(app: &App, caller: &Caller, id: &str) -> Result<(Session, bool), Reject> {
+async fn stop(app: &App, caller: &Caller, id: &str) -> Result<Accepted, Reject> {
     let key = session_key(id)?;
     for _ in 0..start::ATTEMPTS {
         let record = app
@@ -166,16 +193,26 @@ async fn stop(app: &App, caller: &Caller, id: &str) -> Result<(Session, bool), R
             _ => Life::Stopping,
         };
         let now = app.authority().now().await?;
+        // Looked up before the change: afterwards nothing may fail any more.
+        let lease = app.authority().lease(key.clone()).await?;
+        let expires_at = match &lease {
+            Some(lease) => lease.expires_at,
+            None => ended_at(app, &session).await?,
+        };
+        let accepted = |session| Accepted {
+            session,
+            expires_at,
+            replay: false,
+        };
         if !session.become_state(next, Reason::ClientStop, now) {
-            return Ok((session, false));
+            return Ok(accepted(session));
         }
         let mut transaction = session.update(&record);
         if next == Life::Stopped {
-            let lease = app.authority().lease(key.clone()).await?;
             transaction.release = lease.iter().map(lease::LeaseRef::from).collect();
         }
         match app.authority().commit(transaction).await? {
-            lease::Committed::Done { .. } => return Ok((session, false)),
+            lease::Committed::Done { .. } => return Ok(accepted(session)),
             lease::Committed::Conflict { .. } | lease::Committed::Refused(_) => {}
         }
     }

@@ -37,12 +37,12 @@ impl Counted {
         );
         registry.register(
             "xg2g_sessions_heartbeat",
-            "Heartbeats that counted",
+            "Heartbeats of live sessions",
             self.heartbeats.clone(),
         );
         registry.register(
             "xg2g_sessions_heartbeat_late",
-            "Heartbeats that came more than two intervals after the last one",
+            "Heartbeats that came after the end of their session",
             self.late.clone(),
         );
     }
@@ -60,10 +60,11 @@ impl Counted {
         }
     }
 
-    pub fn heartbeat(&self, late: bool) {
+    pub fn heartbeat(&self) {
         self.heartbeats.inc();
-        if late {
-            self.late.inc();
-        }
+    }
+
+    pub fn late_heartbeat(&self) {
+        self.late.inc();
     }
 }

@@ -5,6 +5,7 @@ mod heartbeat;
 mod hls;
 mod intents;
 mod metrics;
+mod probe;
 mod sessions;
 mod start;
 

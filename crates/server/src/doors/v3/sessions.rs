@@ -187,7 +187,7 @@ pub(super) async fn expiry(app: &App, session: &Session) -> Result<UnixMillis, R
 }
 
 /// The history knows until when a lease that is over would have lasted.
-async fn ended_at(app: &App, session: &Session) -> Result<UnixMillis, Reject> {
+pub(super) async fn ended_at(app: &App, session: &Session) -> Result<UnixMillis, Reject> {
     let page = app
         .authority()
         .events(EventQuery {

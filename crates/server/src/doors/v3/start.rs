@@ -1,18 +1,24 @@
 //! `put_session_with_idempotency`: one session however often the same start is asked for.
 
 use lease::{
-    Acquire, Acquired, Committed, Holder, Key, Labels, LeaseRef, TENANT, Ttl,
+    Acquire, Committed, Holder, Key, Labels, TENANT, Ttl,
     session::{self, Mapping, Put, Reason, Session, State},
 };
-use leasehold_api::{Code, Seconds};
+use leasehold_api::Code;
 
-use super::{Shared, intents::Start};
+use super::{
+    Shared,
+    intents::{Accepted, Start},
+    probe,
+    sessions::expiry,
+};
 use crate::{App, Reject, auth::Caller, problem::RETRY_SOON};
 
 /// How often a step is repeated because somebody else was faster.
 pub(super) const ATTEMPTS: usize = 32;
-/// How long phase 1 holds the service's lease at most: far longer than one request takes.
-const PROBE_MS: u64 = 30_000;
+/// How often a step without an answer is looked after. More would only keep the caller waiting: it may
+/// repeat its request safely.
+const LOOKS: usize = 2;
 
 pub(super) fn too_busy() -> Reject {
     Reject::new(
@@ -22,13 +28,13 @@ pub(super) fn too_busy() -> Reject {
     .retry_after(RETRY_SOON)
 }
 
-/// The session of this start, and whether it was there before.
+/// The session of this start.
 pub(super) async fn start(
     app: &App,
     caller: &Caller,
     shared: &Shared,
     start: Start,
-) -> Result<(Session, bool), Reject> {
+) -> Result<Accepted, Reject> {
     let tenant = caller.tenant.as_deref().map(str::to_owned);
     let idempotency_key =
         session::idempotency_key(&start.service_ref, &start.profile, start.start_ms);
@@ -52,37 +58,49 @@ pub(super) async fn start(
         tuner_slot: None,
         tenant,
     };
+    let mut unanswered = 0;
     for _ in 0..ATTEMPTS {
         let mapping = read(app, &intent).await?;
         let mut transaction = match session::put(&session, &mapping) {
-            Put::Replay(existing) => return Ok((*existing, true)),
+            Put::Replay(existing) => {
+                return Ok(Accepted {
+                    expires_at: expiry(app, &existing).await?,
+                    // Our own, when the answer to an earlier attempt was lost.
+                    replay: existing.session_id != session.session_id,
+                    session: *existing,
+                });
+            }
             Put::Commit(transaction) => transaction,
         };
         transaction.acquire = Some(session_lease(&session, shared.ttl)?);
-        let probe = if shared.options.api_leases {
-            Some(probe(app, &session).await?)
-        } else {
-            None
-        };
-        transaction.release = probe.iter().cloned().collect();
+        if shared.options.api_leases {
+            transaction.release.push(probe::take(app, &session).await?);
+        }
         let committed = app.authority().commit(transaction).await;
-        if let Ok(Committed::Done { .. }) = committed {
-            return Ok((session, false));
+        if let Ok(Committed::Done { leases, .. }) = &committed {
+            // Nothing is asked any more: what was written down is answered as accepted.
+            let granted = leases.first().map(|lease| lease.expires_at);
+            return Ok(Accepted {
+                expires_at: granted.unwrap_or(now.plus(shared.ttl.millis())),
+                session,
+                replay: false,
+            });
         }
-        // Whatever went wrong: what was taken is given back, also when the caller went away.
-        if let Some(probe) = probe {
-            let authority = app.shared_authority();
-            app.tasks()
-                .spawn(async move { authority.release(probe).await });
+        // Whatever went wrong: what was taken is given back.
+        if shared.options.api_leases {
+            probe::give_back(app, &session).await;
         }
-        match committed? {
-            Committed::Done { .. } | Committed::Conflict { .. } => {}
-            Committed::Refused(_) => {
+        match committed {
+            Ok(Committed::Done { .. } | Committed::Conflict { .. }) => {}
+            Ok(Committed::Refused(_)) => {
                 return Err(Reject::new(
                     Code::InternalError,
                     "a new session's lease was refused",
                 ));
             }
+            // It may have happened: looking again tells.
+            Err(lease::Error::Unknown(_)) if unanswered < LOOKS => unanswered += 1,
+            Err(error) => return Err(error.into()),
         }
     }
     Err(too_busy())
@@ -106,28 +124,4 @@ fn session_lease(session: &Session, ttl: Ttl) -> Result<Acquire, Reject> {
         request.labels = Labels::new([(TENANT.to_owned(), tenant.clone())].into())?;
     }
     Ok(request)
-}
-
-/// Phase 1: tries the service's lease. It is given back in the same step in which the session appears,
-/// so that the worker finds it free.
-async fn probe(app: &App, session: &Session) -> Result<LeaseRef, Reject> {
-    let holder = Holder::new(&format!("api/{}", session.session_id), "intent")?;
-    let key = Key::new("service", &session.service_ref)?;
-    let request = Acquire::one(key, holder, Ttl::from_millis(PROBE_MS)?);
-    match app.authority().acquire(request).await? {
-        Acquired::Granted { leases, .. } => leases
-            .first()
-            .map(LeaseRef::from)
-            .ok_or_else(|| Reject::new(Code::InternalError, "granted without a lease")),
-        Acquired::Refused(refusal) => {
-            let left_ms = match refusal.cause {
-                lease::Cause::Held { left_ms, .. } => left_ms,
-                _ => 1_000,
-            };
-            Err(
-                Reject::new(Code::LeaseBusy, "another session has this service")
-                    .retry_after(Seconds::from_millis(left_ms.max(1_000))),
-            )
-        }
-    }
 }

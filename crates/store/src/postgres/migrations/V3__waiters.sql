@@ -27,15 +27,16 @@ BEGIN
 END $$;
 
 -- What stands on a key for an asker: `free` (no lease), `lapsed` (a lease that may be taken), `own`
--- or `held`. A lapsed lease that someone waits for is that waiter's.
-CREATE FUNCTION lh_footing(l leases, name text, inc text, n bigint) RETURNS text
+-- or `held`. A lapsed lease that someone waits for is that waiter's. The same holder is the same name and
+-- incarnation within the same tenant (L2).
+CREATE FUNCTION lh_footing(l leases, name text, inc text, tenant text, n bigint) RETURNS text
 LANGUAGE plpgsql AS $$
 BEGIN
     IF l.lease_id IS NULL THEN
         RETURN 'free';
     ELSIF lh_lapsed(l, n) THEN
         RETURN CASE WHEN lh_waited(l.key) THEN 'held' ELSE 'lapsed' END;
-    ELSIF l.runner_id = name AND l.incarnation = inc THEN
+    ELSIF l.runner_id = name AND l.incarnation = inc AND l.tenant_id IS NOT DISTINCT FROM tenant THEN
         RETURN 'own';
     END IF;
     RETURN 'held';
@@ -68,7 +69,8 @@ DECLARE
 BEGIN
     IF footing <> 'free' THEN
         l := lh_find(k, n);
-        IF l.runner_id = name AND l.incarnation = inc AND lh_lapsed(l, n) THEN
+        IF l.runner_id = name AND l.incarnation = inc
+            AND l.tenant_id IS NOT DISTINCT FROM r -> 'labels' ->> 'tenant' AND lh_lapsed(l, n) THEN
             l := lh_end(l, n, 'lease_expired', 'expired', 'expired', NULL, NULL);
         ELSE
             l := lh_end(l, n, 'lease_stolen', 'expired', 'stolen', NULL, r ->> 'force');
@@ -89,6 +91,7 @@ DECLARE
     last_key integer := jsonb_array_length(keys) - 1;
     name text := r -> 'holder' ->> 'name';
     inc text := r -> 'holder' ->> 'incarnation';
+    tenant text := r -> 'labels' ->> 'tenant';
     k text;
     l leases;
     footing text;
@@ -101,7 +104,7 @@ BEGIN
     FOR i IN 0 .. last_key LOOP
         k := keys ->> i;
         l := lh_find(k, n);
-        footing := lh_footing(l, name, inc, n);
+        footing := lh_footing(l, name, inc, tenant, n);
         next_token := 0;
         IF footing <> 'own' THEN
             IF footing = 'held' AND r ->> 'force' IS NULL THEN
@@ -136,6 +139,7 @@ DECLARE
     keys jsonb := r -> 'want' -> 'any';
     name text := r -> 'holder' ->> 'name';
     inc text := r -> 'holder' ->> 'incarnation';
+    tenant text := r -> 'labels' ->> 'tenant';
     k text;
     l leases;
     footing text;
@@ -144,7 +148,7 @@ BEGIN
     FOR i IN 0 .. jsonb_array_length(keys) - 1 LOOP
         k := keys ->> i;
         l := lh_find(k, n);
-        footing := lh_footing(l, name, inc, n);
+        footing := lh_footing(l, name, inc, tenant, n);
         IF footing = 'free' OR footing = 'lapsed' THEN
             next_token := lh_token_after(coalesce(l.token, lh_last_token(k)), n);
             IF next_token IS NULL THEN
@@ -194,7 +198,8 @@ BEGIN
 END $$;
 
 -- The key is free: the first waiter that can have all it wants gets it. One that could not be served
--- yet is passed over, and so is one whose replica has not shown itself for ten seconds.
+-- yet is passed over, and so is one whose replica has not shown itself for ten seconds. One whose time
+-- is over waits until it is told so: it was first.
 CREATE FUNCTION lh_serve(k text, n bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     w lease_waiters;
@@ -207,7 +212,7 @@ BEGIN
         SELECT waiting.* FROM lease_waiter_keys queue
         JOIN lease_waiters waiting ON waiting.ticket = queue.ticket
         JOIN lease_replicas alive ON alive.replica = waiting.replica
-        WHERE queue.key = k AND waiting.deadline_ms > n AND alive.seen_ms > n - 10000
+        WHERE queue.key = k AND alive.seen_ms > n - 10000
         ORDER BY queue.ticket
     LOOP
         EXIT WHEN EXISTS (SELECT FROM leases WHERE key = k AND status = 'active');
@@ -218,7 +223,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- A wait is over without a grant: the waiter learns who has the key.
+-- A wait ends before its time and without a grant: the waiter learns who has the key.
 CREATE FUNCTION lh_give_up(w lease_waiters, n bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     keys jsonb := lh_keys(w.request);
@@ -231,12 +236,26 @@ BEGIN
     DELETE FROM lease_waiter_keys WHERE ticket = w.ticket;
     FOR i IN 0 .. jsonb_array_length(keys) - 1 LOOP
         l := lh_find(keys ->> i, n);
-        IF lh_footing(l, w.runner_id, w.incarnation, n) = ANY (standing) THEN
+        IF lh_footing(l, w.runner_id, w.incarnation,
+            w.request -> 'labels' ->> 'tenant', n) = ANY (standing) THEN
             answered := lh_refuse_held(l, n);
             EXIT;
         END IF;
     END LOOP;
     PERFORM lh_answer(w, coalesce(answered, lh_refuse(keys ->> 0, '{"cause":"queue_full"}')));
+END $$;
+
+-- The time of a wait is over: it gets what is free at this very moment, or learns why not. Nothing is
+-- granted to a replica that has not shown itself for ten seconds.
+CREATE FUNCTION lh_conclude(w lease_waiters, n bigint) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM lease_replicas
+            WHERE replica = w.replica AND seen_ms > n - 10000) THEN
+        PERFORM lh_give_up(w, n);
+        RETURN;
+    END IF;
+    DELETE FROM lease_waiter_keys WHERE ticket = w.ticket;
+    PERFORM lh_answer(w, lh_decide(w.request, n));
 END $$;
 
 -- Expires a lease, and serves whoever waits.

@@ -52,7 +52,7 @@ BEGIN
             AND (mine IS NULL OR replica = mine)
         ORDER BY deadline_ms, ticket
     LOOP
-        PERFORM lh_give_up(w, n);
+        PERFORM lh_conclude(w, n);
     END LOOP;
 END $$;
 

@@ -6,7 +6,9 @@ if answer then
   local decoded = cjson.decode(answer)[2]
   if decoded[1] == 'G' then
     for _, lease in ipairs(decoded[3]) do
-      release(lease[2], tonumber(lease[5]), lease[3], lease[4], 'its waiter went away')
+      local bar = find(lease, '\31', 1, true)
+      local _, token, name, incarnation = match(sub(lease, bar + 1), PACKED)
+      release(sub(lease, 1, bar - 1), tonumber(token), name, incarnation, 'its waiter went away')
     end
   end
 else

@@ -1,7 +1,7 @@
--- What every command stands on: the time, the counters, one key's facts, and events.
+-- What every command stands on: the time, the counters, the facts of keys, and events.
 -- The names of keys and the settings are declared in front of this text.
 local call, format, floor = redis.call, string.format, math.floor
-local find, sub = string.find, string.sub
+local find, sub, match = string.find, string.sub, string.match
 
 -- Redis' own clock decides, and never runs backwards for us.
 local clock = call('TIME')
@@ -30,58 +30,96 @@ local function arg()
   return ARGV[position]
 end
 
-local slots = {}
-local FIELDS = {'ended', 'name', 'incarnation', 'token', 'id', 'ttl', 'policy', 'grace', 'death',
-  'acquired', 'expires', 'renewed', 'labels', 'stats', 'handoff', 'why'}
+-- Slots that were read, and those whose changes are not written yet.
+local slots, dirty = {}, {}
 
 -- Everything known about one key. `live`: we granted it and have not ended it. `foreign`: the plain
 -- key has a value that is not ours. `tampered`: a live lease whose plain key another program took.
-local function load(key)
-  local slot = slots[key]
-  if slot then return slot end
-  local colon = find(key, ':', 1, true)
-  local kind = sub(key, 1, colon - 1)
-  local plain, fence = names(key, kind, sub(key, colon + 1))
-  slot = {key = key, kind = kind, plain = plain, fence = fence, side = SIDE .. key}
-  slots[key] = slot
-  local v = call('HMGET', slot.side, unpack(FIELDS))
-  local there = redis.pcall('GET', plain)
-  -- Another type than a string was not written by us.
-  if type(there) == 'table' then there = 'foreign' end
-  slot.token = tonumber(v[4]) or 0
-  if v[1] == '' then
-    slot.live = true
-    slot.name, slot.incarnation, slot.id = v[2], v[3], v[5]
-    slot.ttl, slot.policy, slot.grace, slot.death = tonumber(v[6]), v[7], tonumber(v[8]), v[9]
-    slot.acquired, slot.expires, slot.renewed = v[10], tonumber(v[11]), v[12]
-    slot.labels, slot.stats, slot.handoff = v[13], v[14], v[15]
-    slot.lapses = slot.expires
-    if slot.policy == '1' then slot.lapses = slot.expires + slot.grace end
-    slot.value = kind == 'node' and '1' or slot.name
-    if now < slot.lapses then
-      if there ~= slot.value then
-        slot.tampered = true
-        slot.foreign = there
-      end
-    elseif there and (there ~= slot.value or call('PTTL', plain) > 2) then
-      -- Ours is over (Redis takes a moment longer to drop it); this is somebody else's.
+local function slot_of(key, kind, plain, fence, side, packed, there)
+  if not packed then
+    return {key = key, kind = kind, plain = plain, fence = fence, side = side, token = 0,
+      foreign = there, live = false, tampered = false}
+  end
+  local ended, token, name, incarnation, expires, renewed, ttl, policy, grace, handoff, id, death,
+    acquired, labels, rest = match(packed, PACKED)
+  if ended ~= '' then
+    return {key = key, kind = kind, plain = plain, fence = fence, side = side,
+      token = tonumber(token), id = id, ended = ended, why = rest, foreign = there, live = false,
+      tampered = false}
+  end
+  local slot = {key = key, kind = kind, plain = plain, fence = fence, side = side,
+    token = tonumber(token), id = id, live = true, foreign = false, tampered = false, name = name,
+    incarnation = incarnation, ttl = tonumber(ttl), policy = policy, grace = tonumber(grace),
+    death = death, acquired = acquired, expires = tonumber(expires), renewed = renewed,
+    labels = labels, stats = rest, handoff = handoff, packed = packed, lapses = false, value = name,
+    -- How the indexes know it.
+    listed = name, listed_as = incarnation .. '|' .. key}
+  slot.lapses = slot.expires
+  if policy == '1' then slot.lapses = slot.expires + slot.grace end
+  if kind == 'node' then slot.value = '1' end
+  if now < slot.lapses then
+    if there ~= slot.value then
+      slot.tampered = true
       slot.foreign = there
     end
-  else
-    slot.ended, slot.id, slot.why = v[1], v[5], v[16]
+  elseif there and (there ~= slot.value or call('PTTL', plain) > 2) then
+    -- Ours is over (Redis takes a moment longer to drop it); this is somebody else's.
     slot.foreign = there
   end
   return slot
 end
 
+-- Reads the slots of at most a few hundred keys with one command.
+local function gather(keys)
+  local asked, kinds = {}, {}
+  for place, key in ipairs(keys) do
+    local at = place * 3 - 2
+    kinds[place] = match(key, '^[^:]*')
+    asked[at] = SIDE .. key
+    asked[at + 1], asked[at + 2] = names(key)
+  end
+  local values = call('MGET', unpack(asked))
+  -- Another type than a string looks like nothing there, and was not written by us.
+  local empty = {}
+  for at = 2, #asked, 3 do
+    if not values[at] then empty[#empty + 1] = asked[at] end
+  end
+  local strange = #empty > 0 and call('EXISTS', unpack(empty)) > 0
+  for place, key in ipairs(keys) do
+    local at = place * 3 - 2
+    local there = values[at + 1]
+    if strange and not there and call('EXISTS', asked[at + 1]) == 1 then there = 'foreign' end
+    local slot = slot_of(key, kinds[place], asked[at + 1], asked[at + 2], asked[at], values[at],
+      there)
+    slot.newest = tonumber(values[at + 2]) or 0
+    slots[key] = slot
+  end
+end
+
+-- Reads what a command will need, in few round trips to the data.
+local function fetch(keys)
+  local missing, asked = {}, {}
+  for _, key in ipairs(keys) do
+    if not slots[key] and not asked[key] then
+      asked[key] = true
+      missing[#missing + 1] = key
+      if #missing == 500 then
+        gather(missing)
+        missing = {}
+      end
+    end
+  end
+  if #missing > 0 then gather(missing) end
+end
+
+local function load(key)
+  if not slots[key] then gather({key}) end
+  return slots[key]
+end
+
 -- The newest token of a key, which outlives its leases (L3).
 local function last_token(slot)
-  if not slot.fenced then
-    slot.fenced = true
-    local fence = tonumber(call('GET', slot.fence))
-    if fence and fence > slot.token then slot.newest = fence end
-  end
-  return slot.newest and slot.newest > slot.token and slot.newest or slot.token
+  return slot.newest > slot.token and slot.newest or slot.token
 end
 
 local function next_token(slot)
@@ -90,10 +128,96 @@ local function next_token(slot)
   if after <= 9007199254740991 then return after end
 end
 
-local function wire(slot)
-  return {slot.id, slot.key, slot.name, slot.incarnation, slot.token, slot.ttl, slot.policy,
-    slot.grace, slot.death, slot.acquired, slot.expires, slot.renewed, slot.labels, slot.stats,
-    slot.handoff}
+-- The facts of a slot as they are kept: see `keys.rs`.
+local function pack(slot)
+  if not slot.packed then
+    local mark = '\31'
+    slot.packed = (slot.live and '' or slot.ended) .. mark .. text(slot.token) .. mark .. slot.name
+      .. mark .. slot.incarnation .. mark .. slot.expires .. mark .. slot.renewed .. mark .. slot.ttl .. mark .. slot.policy .. mark .. slot.grace .. mark .. slot.handoff .. mark
+      .. slot.id .. mark .. slot.death .. mark .. slot.acquired .. mark .. slot.labels .. mark
+      .. (slot.live and slot.stats or slot.why or '')
+  end
+  return slot.packed
+end
+
+-- A live lease as callers get it.
+local function wire(slot) return slot.key .. '\31' .. pack(slot) end
+
+-- The slot differs from what is kept: it is written by `flush`.
+local function touch(slot)
+  slot.packed = false
+  changed = true
+  if not slot.dirty then
+    slot.dirty = true
+    dirty[#dirty + 1] = slot
+  end
+end
+
+-- One command with many arguments, as many at a time as Lua can pass.
+local function bulk(items, verb, key)
+  for from = 1, #items, 1000 do
+    local to = math.min(from + 999, #items)
+    if key then call(verb, key, unpack(items, from, to)) else call(verb, unpack(items, from, to)) end
+  end
+end
+
+-- Writes what became of the slots, each once, whatever happened to it in between.
+local function flush()
+  if #dirty == 0 then return end
+  local kept, gone, timers, listed, idle, unlisted = {}, {}, {}, {}, {}, {}
+  local joined, parted = {}, {}
+  for _, slot in ipairs(dirty) do
+    slot.dirty = false
+    kept[#kept + 1] = slot.side
+    kept[#kept + 1] = pack(slot)
+    if slot.granted then
+      kept[#kept + 1] = slot.fence
+      kept[#kept + 1] = text(slot.token)
+    end
+    local member = slot.live and slot.incarnation .. '|' .. slot.key
+    if slot.listed and (not member or slot.listed ~= slot.name or slot.listed_as ~= member) then
+      local members = parted[slot.listed] or {}
+      parted[slot.listed] = members
+      members[#members + 1] = slot.listed_as
+    end
+    if not slot.live then
+      if slot.dropped then gone[#gone + 1] = slot.plain end
+      if slot.listed then unlisted[#unlisted + 1] = slot.key end
+      if slot.over then
+        idle[#idle + 1] = now
+        idle[#idle + 1] = slot.key
+      end
+      slot.listed = false
+    elseif slot.granted then
+      call('SET', slot.plain, slot.value, 'PXAT', slot.lapses)
+      timers[#timers + 1] = slot.lapses
+      timers[#timers + 1] = slot.key
+      if not slot.listed then
+        listed[#listed + 1] = 0
+        listed[#listed + 1] = slot.key
+      end
+      if slot.listed ~= slot.name or slot.listed_as ~= member then
+        local members = joined[slot.name] or {}
+        joined[slot.name] = members
+        members[#members + 1] = 0
+        members[#members + 1] = member
+      end
+      slot.listed, slot.listed_as = slot.name, member
+    elseif slot.moved then
+      call('PEXPIREAT', slot.plain, slot.lapses)
+    end
+    slot.granted, slot.moved, slot.over, slot.dropped = false, false, false, false
+  end
+  dirty = {}
+  bulk(kept, 'MSET')
+  bulk(gone, 'DEL')
+  bulk(timers, 'ZADD', EXPIRY)
+  bulk(listed, 'ZADD', INDEX)
+  bulk(unlisted, 'ZREM', EXPIRY)
+  bulk(unlisted, 'ZREM', INDEX)
+  for name, members in pairs(parted) do bulk(members, 'ZREM', HOLDER .. name) end
+  for name, members in pairs(joined) do bulk(members, 'ZADD', HOLDER .. name) end
+  bulk(idle, 'ZADD', IDLE)
 end
 
 -- Whether anybody listens to the live stream here.
@@ -112,40 +236,34 @@ local function tell(event, slot, detail)
   end
 end
 
--- Appends an event about the lease in `slot` (L19).
+-- Appends an event about the lease in `slot` (L19). All have the same fields, so that the stream
+-- stores their names once per node.
 local function emit(event, slot, detail)
   revision = revision + 1
   changed = true
-  local id = format('%.0f-0', revision)
+  local terms = ''
   if event == 'lease_acquired' then
-    call('XADD', EVENTS, 'MAXLEN', '~', HISTORY, id, 'event', event, 'at', now, 'key', slot.key,
-      'lease', slot.id, 'holder', slot.name, 'incarnation', slot.incarnation, 'token', slot.token,
-      'expires', slot.expires, 'labels', slot.labels, 'detail', detail or '', 'terms',
-      slot.ttl .. ' ' .. slot.policy .. ' ' .. slot.grace .. ' ' .. slot.death)
-  else
-    call('XADD', EVENTS, 'MAXLEN', '~', HISTORY, id, 'event', event, 'at', now, 'key', slot.key,
-      'lease', slot.id, 'holder', slot.name, 'incarnation', slot.incarnation, 'token', slot.token,
-      'expires', slot.expires, 'labels', slot.labels, 'detail', detail or '')
+    terms = slot.ttl .. ' ' .. slot.policy .. ' ' .. slot.grace .. ' ' .. slot.death
   end
+  call('XADD', EVENTS, 'MAXLEN', '~', HISTORY, format('%.0f-0', revision), 'event', event, 'at',
+    now, 'key', slot.key, 'lease', slot.id, 'holder', slot.name, 'incarnation', slot.incarnation,
+    'token', slot.token, 'expires', slot.expires, 'labels', slot.labels, 'detail', detail or '',
+    'terms', terms)
   tell(event, slot, detail)
 end
 
 -- Ends the lease in `slot`. The token stays behind.
 local function finish(slot, loss, event, detail, why)
   emit(event, slot, detail)
-  if not slot.foreign then call('DEL', slot.plain) end
-  call('HSET', slot.side, 'ended', loss, 'why', why or '')
-  call('ZREM', EXPIRY, slot.key)
-  call('ZREM', INDEX, slot.key)
-  call('ZREM', HOLDER .. slot.name, slot.incarnation .. '|' .. slot.key)
-  call('ZADD', IDLE, now, slot.key)
-  slot.live, slot.tampered, slot.ended, slot.why = false, false, loss, why
+  slot.dropped = not slot.foreign
+  slot.live, slot.tampered, slot.ended, slot.why, slot.over = false, false, loss, why, true
+  touch(slot)
 end
 
 -- Puts a new lease into a slot that has none.
 local function grant(slot, request, expires, handoff)
   slot.token = next_token(slot)
-  slot.live, slot.foreign, slot.tampered = true, false, false
+  slot.live, slot.foreign, slot.tampered, slot.granted = true, false, false, true
   slot.name, slot.incarnation = request.name, request.incarnation
   slot.ttl, slot.policy, slot.grace = request.ttl, request.policy, request.grace
   slot.death, slot.labels = request.death, request.labels
@@ -158,41 +276,28 @@ local function grant(slot, request, expires, handoff)
   local granted = revision + 1
   slot.id = format('%08x-%04x-8000-80%02x-%012x', floor(now / 65536), now % 65536,
     floor(granted / 281474976710656), granted % 281474976710656)
-  call('SET', slot.plain, slot.value, 'PXAT', slot.lapses)
-  call('SET', slot.fence, slot.token)
-  call('HSET', slot.side, 'ended', '', 'name', slot.name, 'incarnation', slot.incarnation,
-    'token', slot.token, 'id', slot.id, 'ttl', slot.ttl, 'policy', slot.policy, 'grace', slot.grace,
-    'death', slot.death, 'acquired', now, 'expires', expires, 'renewed', 0, 'labels', slot.labels,
-    'stats', '', 'handoff', slot.handoff)
-  call('ZADD', EXPIRY, slot.lapses, slot.key)
-  call('ZADD', INDEX, 0, slot.key)
-  call('ZADD', HOLDER .. slot.name, 0, slot.incarnation .. '|' .. slot.key)
   emit('lease_acquired', slot, handoff and 'handed over by the previous holder')
+  touch(slot)
   return slot
 end
 
 -- Sets expiry to now + ttl, never backwards (L8). The expiry index is not touched: an entry that
 -- comes up too early is put back.
 local function extend(slot, ttl, stats)
-  changed = true
   if ttl then slot.ttl = ttl end
   if now + slot.ttl > slot.expires then
     slot.expires = now + slot.ttl
     slot.lapses = slot.expires
     if slot.policy == '1' then slot.lapses = slot.expires + slot.grace end
-    call('PEXPIREAT', slot.plain, slot.lapses)
+    slot.moved = true
   end
   slot.renewed = now
   -- The successor of a handoff is at work: this confirms it (L18).
-  local confirmed = slot.handoff ~= '' and find(slot.handoff, '"stage":"committed"', 1, true)
-  if confirmed then slot.handoff = '' end
-  if ttl or stats or confirmed then
-    if stats then slot.stats = stats end
-    call('HSET', slot.side, 'expires', slot.expires, 'renewed', now, 'ttl', slot.ttl,
-      'stats', slot.stats, 'handoff', slot.handoff)
-  else
-    call('HSET', slot.side, 'expires', slot.expires, 'renewed', now)
+  if slot.handoff ~= '' and find(slot.handoff, '"stage":"committed"', 1, true) then
+    slot.handoff = ''
   end
+  if stats then slot.stats = stats end
+  touch(slot)
   if RENEWALS == 'kept' then
     emit('lease_renewed', slot)
   elseif RENEWALS == 'live' then
@@ -200,8 +305,9 @@ local function extend(slot, ttl, stats)
   end
 end
 
--- The end of every command: counters are written back and listeners told.
+-- The end of every command: what changed is written, and listeners are told.
 local function done(reply)
+  flush()
   if queues_changed then
     call('HSET', META, 'revision', revision, 'now', now, 'floor', least, 'waiting', waiting,
       'ticket', ticket)

@@ -1,6 +1,27 @@
 -- Granting, waiting and losing: the same decisions as the kernel's engine makes.
+
+-- By bytes, whatever the locale of the server says.
+local function before(a, b)
+  for place = 1, math.min(#a, #b) do
+    local x, y = string.byte(a, place), string.byte(b, place)
+    if x ~= y then return x < y end
+  end
+  return #a < #b
+end
+
 local function has_waiters(slot)
   return waiting > 0 and call('EXISTS', QUEUE .. slot.key) == 1
+end
+
+local function tenant_of(labels)
+  if not labels or not find(labels, '"tenant"', 1, true) then return nil end
+  return cjson.decode(labels).tenant
+end
+
+-- The same holder: the same name and incarnation within the same tenant (L2).
+local function is_holder(slot, request)
+  return slot.name == request.name and slot.incarnation == request.incarnation
+    and tenant_of(slot.labels) == tenant_of(request.labels)
 end
 
 -- What stands on one key for one asker: 'free', 'own' or 'held'.
@@ -12,7 +33,7 @@ local function footing(request, slot)
     if has_waiters(slot) then return 'held' end
     return 'free'
   end
-  if slot.name == request.name and slot.incarnation == request.incarnation then return 'own' end
+  if is_holder(slot, request) then return 'own' end
   return 'held'
 end
 
@@ -32,13 +53,16 @@ local function over_limit(request, new)
   local limit = tonumber(request.limit)
   local first = request.keys[1]
   local kind = sub(first, 1, find(first, ':', 1, true))
-  local held = 0
+  local held, keys = 0, {}
+  flush()
   for _, member in ipairs(call('ZRANGE', HOLDER .. request.name, 0, -1)) do
     local key = sub(member, find(member, '|', 1, true) + 1)
-    if sub(key, 1, #kind) == kind then
-      local slot = load(key)
-      if slot.live and not slot.tampered and now < slot.lapses then held = held + 1 end
-    end
+    if sub(key, 1, #kind) == kind then keys[#keys + 1] = key end
+  end
+  fetch(keys)
+  for _, key in ipairs(keys) do
+    local slot = load(key)
+    if slot.live and not slot.tampered and now < slot.lapses then held = held + 1 end
   end
   return held + new > limit
 end
@@ -46,8 +70,7 @@ end
 -- A new grant, over whatever lapsed lease is still there, or over a live one by force.
 local function take(slot, request)
   if slot.live then
-    if slot.name == request.name and slot.incarnation == request.incarnation
-      and now >= slot.lapses then
+    if is_holder(slot, request) and now >= slot.lapses then
       finish(slot, 'expired', 'lease_expired')
     else
       finish(slot, 'stolen', 'lease_stolen', request.force)
@@ -153,13 +176,14 @@ local function is_listening(replica)
 end
 
 -- The key is free: the first waiter that can have all it wants gets it. One that could not be
--- served yet is passed over, since holding a part of its keys for it would block others.
+-- served yet is passed over, since holding a part of its keys for it would block others. One whose
+-- time is over waits until it is told so: it was first.
 local function serve(slot)
   if waiting == 0 then return end
   for _, name in ipairs(call('ZRANGE', QUEUE .. slot.key, 0, -1)) do
     if slot.live or slot.foreign then return end
     local waiter = waiter_of(name)
-    if waiter and waiter.deadline > now and is_listening(waiter.replica) then
+    if waiter and is_listening(waiter.replica) then
       local answer = decide(waiter.request)
       if not is_held(answer) then
         leave(name, waiter)
@@ -196,7 +220,7 @@ local function respect(slot)
   end
 end
 
--- A wait is over without a grant: the waiter learns who has the key.
+-- A wait ends before its time and without a grant: the waiter learns who has the key.
 local function give_up(name, waiter)
   leave(name, waiter)
   for _, key in ipairs(waiter.request.keys) do
@@ -204,6 +228,12 @@ local function give_up(name, waiter)
     if footing(waiter.request, slot) == 'held' then return refuse_held(slot) end
   end
   return {'R', waiter.request.keys[1], 'queue'}
+end
+
+-- The time of a wait is over: it gets what is free at this very moment, or learns why not.
+local function conclude(name, waiter)
+  leave(name, waiter)
+  return decide(waiter.request)
 end
 
 -- Why a token that is not the live one of its key is lost.

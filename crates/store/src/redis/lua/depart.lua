@@ -14,28 +14,21 @@ if waiting > 0 then
     end
   end
 end
--- By bytes, whatever the locale of the server says.
-local function before(a, b)
-  for place = 1, math.min(#a, #b) do
-    local x, y = string.byte(a, place), string.byte(b, place)
-    if x ~= y then return x < y end
-  end
-  return #a < #b
-end
 local keys = {}
 for _, member in ipairs(call('ZRANGE', HOLDER .. name, 0, -1)) do
   local bar = find(member, '|', 1, true)
   if concerned(name, sub(member, 1, bar - 1)) then keys[#keys + 1] = sub(member, bar + 1) end
 end
 table.sort(keys, before)
+fetch(keys)
 local released = {}
 for _, key in ipairs(keys) do
   local slot = load(key)
   respect(slot)
   if slot.live and concerned(slot.name, slot.incarnation)
     and (how ~= 'died' or slot.death == '1') and not settle(slot) then
-    finish(slot, 'released', 'lease_released', why)
     released[#released + 1] = wire(slot)
+    finish(slot, 'released', 'lease_released', why)
     serve(slot)
   end
 end

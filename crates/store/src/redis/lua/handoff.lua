@@ -21,7 +21,7 @@ end
 
 local function set_stage(slot, handoff, event)
   slot.handoff = encode(handoff)
-  call('HSET', slot.side, 'handoff', slot.handoff)
+  touch(slot)
   emit(event, slot, handoff.successor.name .. '#' .. handoff.successor.incarnation)
   return {'O', slot.handoff}
 end
@@ -89,6 +89,6 @@ if open.stage == 'committed' or not (is_successor(open, name, incarnation) or by
   return done({'O', slot.handoff})
 end
 slot.handoff = ''
-call('HSET', slot.side, 'handoff', '')
+touch(slot)
 emit('handoff_cancelled', slot, 'called off by ' .. name .. '#' .. incarnation)
 return done({'V'})

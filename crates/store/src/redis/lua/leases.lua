@@ -3,17 +3,24 @@ local how = arg()
 local found = {}
 local cursor = ''
 if how == 'keys' then
-  for _ = 1, tonumber(arg()) do
-    found[#found + 1] = seen(load(arg()))
-  end
+  local keys = {}
+  for place = 1, tonumber(arg()) do keys[place] = arg() end
+  fetch(keys)
+  for _, key in ipairs(keys) do found[#found + 1] = seen(load(key)) end
 elseif how == 'holder' then
-  for _, member in ipairs(call('ZRANGE', HOLDER .. arg(), 0, -1)) do
-    local slot = load(sub(member, find(member, '|', 1, true) + 1))
+  local keys = {}
+  for place, member in ipairs(call('ZRANGE', HOLDER .. arg(), 0, -1)) do
+    keys[place] = sub(member, find(member, '|', 1, true) + 1)
+  end
+  fetch(keys)
+  for _, key in ipairs(keys) do
+    local slot = load(key)
     if is_live(slot) then found[#found + 1] = wire(slot) end
   end
 elseif how == 'range' then
   local from, to, most = arg(), arg(), tonumber(arg())
   local keys = call('ZRANGEBYLEX', INDEX, from, to, 'LIMIT', 0, most)
+  fetch(keys)
   for _, key in ipairs(keys) do
     local slot = load(key)
     if is_live(slot) then found[#found + 1] = wire(slot) end

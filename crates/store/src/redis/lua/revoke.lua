@@ -12,7 +12,7 @@ local slot = load(key)
 respect(slot)
 if not slot.live or slot.id ~= id then return done({'N'}) end
 if settle(slot) then return done({'N'}) end
-finish(slot, 'revoked', 'lease_revoked', reason, reason)
 local lease = wire(slot)
+finish(slot, 'revoked', 'lease_revoked', reason, reason)
 serve(slot)
 return done({'Y', lease})

@@ -1,7 +1,9 @@
 -- Everything live at one revision, in one step (L20). Targets that other programs write are not
 -- part of it: no revision speaks of them.
 local leases, found = {}, {}
-for _, key in ipairs(call('ZRANGE', INDEX, 0, -1)) do
+local keys = call('ZRANGE', INDEX, 0, -1)
+fetch(keys)
+for _, key in ipairs(keys) do
   local slot = load(key)
   if is_live(slot) then leases[#leases + 1] = wire(slot) end
 end

@@ -7,21 +7,37 @@ if not holder or call('PTTL', DUTY) < DUTY_TTL / 2 then
   call('SET', DUTY, replica, 'PX', DUTY_TTL)
 end
 
-local due = call('ZRANGEBYSCORE', EXPIRY, '-inf', now, 'LIMIT', 0, most)
-for _, key in ipairs(due) do
+-- What lapsed first expires first, and at the same moment in the order of keys, as in the kernel. A
+-- renewal leaves its entry here as it was, so what is due may have to be put back; and what lapsed
+-- later than the last entry that was looked at may have others before it.
+local due = call('ZRANGEBYSCORE', EXPIRY, '-inf', now, 'WITHSCORES', 'LIMIT', 0, most)
+local last = #due == 2 * most and tonumber(due[#due]) or now
+local keys, lapsed, later = {}, {}, {}
+for at = 1, #due, 2 do keys[#keys + 1] = due[at] end
+fetch(keys)
+for _, key in ipairs(keys) do
   local slot = load(key)
   respect(slot)
+  local list = slot.live and slot.lapses <= last and lapsed or later
+  list[#list + 1] = slot
+end
+table.sort(lapsed, function(a, b)
+  if a.lapses ~= b.lapses then return a.lapses < b.lapses end
+  return before(a.key, b.key)
+end)
+for _, slot in ipairs(lapsed) do settle(slot) end
+for _, slot in ipairs(later) do
+  if not slot.live then serve(slot) end
+end
+flush()
+for _, key in ipairs(keys) do
+  local slot = load(key)
   if slot.live then
-    if not settle(slot) then call('ZADD', EXPIRY, slot.lapses, key) end
+    call('ZADD', EXPIRY, slot.lapses, key)
+  elseif slot.foreign and has_waiters(slot) then
+    call('ZADD', EXPIRY, now + FOREIGN_LOOK, key)
   else
-    serve(slot)
-    if slot.live then
-      call('ZADD', EXPIRY, slot.lapses, key)
-    elseif slot.foreign and has_waiters(slot) then
-      call('ZADD', EXPIRY, now + FOREIGN_LOOK, key)
-    else
-      call('ZREM', EXPIRY, key)
-    end
+    call('ZREM', EXPIRY, key)
   end
 end
 
@@ -29,7 +45,8 @@ if waiting > 0 then
   for _, name in ipairs(call('ZRANGEBYSCORE', DEADLINES, '-inf', now, 'LIMIT', 0, most)) do
     local waiter = waiter_of(name)
     if waiter then
-      answer_wait(name, waiter, give_up(name, waiter))
+      local ending = is_listening(waiter.replica) and conclude or give_up
+      answer_wait(name, waiter, ending(name, waiter))
     else
       call('ZREM', DEADLINES, name)
     end
@@ -53,6 +70,7 @@ local function forget(key)
   end
   call('DEL', slot.side)
 end
+flush()
 for _, key in ipairs(call('ZRANGEBYSCORE', IDLE, '-inf', now - IDLE_MS, 'LIMIT', 0, most)) do
   forget(key)
 end

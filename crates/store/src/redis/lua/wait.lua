@@ -8,4 +8,4 @@ end
 local waiter = waiter_of(name)
 if not waiter then return {'X'} end
 if waiter.deadline > now then return {'W', waiter.deadline - now} end
-return done(give_up(name, waiter))
+return done(conclude(name, waiter))

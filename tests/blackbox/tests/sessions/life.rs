@@ -1,134 +1,17 @@
-//! Sessions with real processes: the API, workers that are killed, real ffmpeg, on every home.
+//! Sessions from their start to their end, and workers that are killed.
 
-#![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
+use std::{collections::BTreeSet, time::Duration};
 
-mod cli_support;
+use leasehold_testkit::{Postgres, Redis, wait};
+use serde_json::json;
 
-use std::{collections::BTreeSet, net::SocketAddr, path::PathBuf, time::Duration};
-
-use cli_support::{SOON, plain};
-use leasehold_testkit::{Child, Dir, Postgres, Redis, port, wait};
-use serde_json::{Value, json};
+use crate::{
+    api::{Api, runs},
+    cli_support::SOON,
+};
 
 /// The leases of a worker last this long at most: the contract's ttl, and a little.
 const TTL: Duration = Duration::from_secs(35);
-
-/// An API, with or without a worker in it.
-struct Api {
-    dir: Dir,
-    url: String,
-    http: reqwest::Client,
-    token: String,
-    child: Child,
-}
-
-impl Api {
-    async fn start(store: Option<&str>, settings: &[(&str, &str)]) -> Self {
-        let dir = Dir::new("sessions");
-        let address = SocketAddr::from(([127, 0, 0, 1], port::free()));
-        let store = store.map_or_else(
-            || format!("embedded:{}", dir.join("data").display()),
-            str::to_owned,
-        );
-        let mut program = plain(&["serve", "--log", "info", "--store", &store])
-            .args(["--listen", &address.to_string(), "--data-dir"])
-            .arg(dir.join("data"))
-            .env("PATH", std::env::var("PATH").unwrap());
-        for (name, value) in settings {
-            program = program.env(name, value);
-        }
-        let mut child = program.spawn();
-        child.wait_for_line("listening on", SOON).await;
-        let token = std::fs::read_to_string(dir.join("data").join("admin.token")).unwrap();
-        Self {
-            url: format!("http://{address}"),
-            http: reqwest::Client::new(),
-            token: token.trim().to_owned(),
-            dir,
-            child,
-        }
-    }
-
-    /// A worker of its own, over HTTP.
-    async fn worker(&self, name: &str) -> Child {
-        let mut child = plain(&["worker", "--name", name, "--server", &self.url])
-            .env("PATH", std::env::var("PATH").unwrap())
-            .env("LEASEHOLD_API_TOKEN", &self.token)
-            .env(
-                "LEASEHOLD_DATA_DIR",
-                self.dir.join("data").display().to_string(),
-            )
-            .spawn();
-        child.wait_for_line("takes sessions", SOON).await;
-        child
-    }
-
-    async fn call(&self, method: &str, path: &str, body: Option<Value>) -> (u16, Value) {
-        let mut request = self
-            .http
-            .request(method.parse().unwrap(), format!("{}{path}", self.url))
-            .bearer_auth(&self.token)
-            .timeout(SOON);
-        if let Some(body) = body {
-            request = request.json(&body);
-        }
-        let response = request.send().await.unwrap();
-        let status = response.status().as_u16();
-        let text = response.text().await.unwrap();
-        (
-            status,
-            serde_json::from_str(&text).unwrap_or(Value::String(text)),
-        )
-    }
-
-    async fn start_session(&self, service: &str, profile: &str) -> String {
-        let body = json!({"service_ref": service, "profile": profile});
-        let (status, answer) = self.call("POST", "/api/v3/intents", Some(body)).await;
-        assert_eq!(status, 202, "{answer}");
-        answer["session_id"].as_str().unwrap().to_owned()
-    }
-
-    async fn session(&self, id: &str) -> Value {
-        let (status, session) = self
-            .call("GET", &format!("/api/v3/sessions/{id}"), None)
-            .await;
-        assert_eq!(status, 200, "{session}");
-        session
-    }
-
-    /// Waits for a state, and fails at once when another end came first.
-    async fn reaches(&self, id: &str, state: &str, limit: Duration) -> Value {
-        wait::until(limit, &format!("{id} is {state}"), async || {
-            let session = self.session(id).await;
-            let now = session["state"].as_str().unwrap_or_default();
-            let over = matches!(now, "stopped" | "failed" | "ended");
-            assert!(now == state || !over, "{session}");
-            now == state
-        })
-        .await;
-        self.session(id).await
-    }
-
-    async fn stop(&self, id: &str) {
-        let body = json!({"type": "stream.stop", "session_id": id});
-        let (status, answer) = self.call("POST", "/api/v3/intents", Some(body)).await;
-        assert_eq!(status, 202, "{answer}");
-    }
-
-    async fn leases(&self, kind: &str) -> Vec<String> {
-        let path = format!("/api/v1/leases/?kind={kind}&status=active");
-        let (_, list) = self.call("GET", &path, None).await;
-        let leases = list["leases"].as_array().unwrap();
-        leases
-            .iter()
-            .map(|lease| lease["id"].as_str().unwrap().to_owned())
-            .collect()
-    }
-
-    fn output(&self) -> PathBuf {
-        self.dir.join("data").join("sessions")
-    }
-}
 
 /// A whole life on one home: parallel starts are one session, ffmpeg makes it playable, a second profile
 /// is told that the channel is busy, and nothing is left behind.
@@ -174,20 +57,6 @@ async fn a_life(api: &Api) {
     })
     .await;
     wait::until(SOON, "ffmpeg is gone", async || !runs("ffmpeg", &id)).await;
-}
-
-/// Whether a program runs that has `word` among its arguments.
-fn runs(program: &str, word: &str) -> bool {
-    let processes = std::fs::read_dir("/proc").unwrap().flatten();
-    processes
-        .filter_map(|process| std::fs::read(process.path().join("cmdline")).ok())
-        .map(|line| String::from_utf8_lossy(&line).into_owned())
-        .any(|line| {
-            line.split('\0')
-                .next()
-                .is_some_and(|name| name.ends_with(program))
-                && line.contains(word)
-        })
 }
 
 #[tokio::test]

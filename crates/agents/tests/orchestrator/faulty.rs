@@ -1,0 +1,180 @@
+//! A real store that goes away at a chosen call, and comes back.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use futures_util::{StreamExt as _, stream};
+use lease::{
+    Acquire, Acquired, Answer, Authority, Capabilities, Committed, Departure, Error, EventPage,
+    EventQuery, HandoffState, HandoffStep, Key, Lease, LeaseId, LeaseQuery, LeaseRef, Page, Record,
+    RecordQuery, Renew, Renewed, Revision, Revoke, Token, Transaction, UnixMillis, Verdict, Watch,
+    history::SealPage,
+};
+use tokio::sync::watch;
+
+/// What the store does with the chosen call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Blow {
+    /// It is gone before the call: nothing happened, and the caller is told so.
+    Before,
+    /// It is gone after the call: everything happened, and nobody is told.
+    After,
+}
+
+/// When the store goes away, and for how long.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// The call at which it happens, counted from the first.
+    pub at: usize,
+    pub blow: Blow,
+    pub outage: Duration,
+}
+
+/// Passes everything on to a real store, except while that is gone.
+pub struct Faulty {
+    inner: Arc<dyn Authority>,
+    plan: Mutex<Option<Plan>>,
+    calls: Mutex<Vec<&'static str>>,
+    gone: watch::Sender<bool>,
+}
+
+impl Faulty {
+    pub fn new(inner: Arc<dyn Authority>, plan: Option<Plan>) -> Arc<Self> {
+        Arc::new(Self {
+            inner,
+            plan: Mutex::new(plan),
+            calls: Mutex::default(),
+            gone: watch::Sender::new(false),
+        })
+    }
+
+    /// From now on, counted anew.
+    pub fn plan(&self, plan: Option<Plan>) {
+        *self.plan.lock().unwrap_or_else(PoisonError::into_inner) = plan;
+        self.calls().clear();
+    }
+
+    /// The calls so far.
+    pub fn calls(&self) -> std::sync::MutexGuard<'_, Vec<&'static str>> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Resolves once the store is there.
+    pub async fn back(&self) {
+        let mut gone = self.gone.subscribe();
+        gone.wait_for(|gone| !gone).await.unwrap();
+    }
+
+    /// The blow for this call, if it is the chosen one.
+    fn enter(&self, name: &'static str) -> Option<Plan> {
+        let mut calls = self.calls();
+        calls.push(name);
+        let mut plan = self.plan.lock().unwrap_or_else(PoisonError::into_inner);
+        plan.take_if(|plan| plan.at < calls.len())
+    }
+
+    fn go_away(&self, outage: Duration) {
+        self.gone.send_replace(true);
+        let gone = self.gone.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(outage).await;
+            gone.send_replace(false);
+        });
+    }
+
+    fn pass<'a, T: Send + 'a>(
+        &'a self,
+        name: &'static str,
+        call: impl FnOnce() -> Answer<'a, T> + Send + 'a,
+    ) -> Answer<'a, T> {
+        Box::pin(async move {
+            let blow = self.enter(name);
+            if *self.gone.borrow() {
+                return Err(unreachable());
+            }
+            match blow {
+                None => call().await,
+                Some(plan) if plan.blow == Blow::Before => {
+                    self.go_away(plan.outage);
+                    Err(unreachable())
+                }
+                Some(plan) => {
+                    drop(call().await);
+                    self.go_away(plan.outage);
+                    Err(Error::Unknown("the answer was lost".into()))
+                }
+            }
+        })
+    }
+}
+
+fn unreachable() -> Error {
+    Error::Unavailable("the store is gone".into())
+}
+
+impl Authority for Faulty {
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+    fn seals(&self, after: Revision, limit: usize) -> Answer<'_, SealPage> {
+        self.pass("seals", move || self.inner.seals(after, limit))
+    }
+    fn now(&self) -> Answer<'_, UnixMillis> {
+        self.pass("now", || self.inner.now())
+    }
+    fn acquire(&self, request: Acquire) -> Answer<'_, Acquired> {
+        self.pass("acquire", || self.inner.acquire(request))
+    }
+    fn renew(&self, request: Renew) -> Answer<'_, Vec<Renewed>> {
+        self.pass("renew", || self.inner.renew(request))
+    }
+    fn release(&self, lease: LeaseRef) -> Answer<'_, bool> {
+        self.pass("release", || self.inner.release(lease))
+    }
+    fn revoke(&self, request: Revoke) -> Answer<'_, Option<Lease>> {
+        self.pass("revoke", || self.inner.revoke(request))
+    }
+    fn depart(&self, departure: Departure) -> Answer<'_, Vec<Lease>> {
+        self.pass("depart", || self.inner.depart(departure))
+    }
+    fn handoff(&self, step: HandoffStep) -> Answer<'_, HandoffState> {
+        self.pass("handoff", || self.inner.handoff(step))
+    }
+    fn commit(&self, transaction: Transaction) -> Answer<'_, Committed> {
+        self.pass("commit", || self.inner.commit(transaction))
+    }
+    fn lease(&self, key: Key) -> Answer<'_, Option<Lease>> {
+        self.pass("lease", || self.inner.lease(key))
+    }
+    fn lease_by_id(&self, id: LeaseId) -> Answer<'_, Option<Lease>> {
+        self.pass("lease_by_id", move || self.inner.lease_by_id(id))
+    }
+    fn leases(&self, query: LeaseQuery) -> Answer<'_, Page<Lease>> {
+        self.pass("leases", || self.inner.leases(query))
+    }
+    fn check(&self, tokens: Vec<(Key, Token)>) -> Answer<'_, Vec<Verdict>> {
+        self.pass("check", || self.inner.check(tokens))
+    }
+    fn record(&self, key: Key) -> Answer<'_, Option<Record>> {
+        self.pass("record", || self.inner.record(key))
+    }
+    fn records(&self, query: RecordQuery) -> Answer<'_, Page<Record>> {
+        self.pass("records", || self.inner.records(query))
+    }
+    fn events(&self, query: EventQuery) -> Answer<'_, EventPage> {
+        self.pass("events", || self.inner.events(query))
+    }
+    fn watch(&self, from: Option<Revision>) -> Answer<'_, Watch> {
+        self.pass("watch", move || {
+            Box::pin(async move {
+                let watch = self.inner.watch(from).await?;
+                let mut gone = self.gone.subscribe();
+                let cut = async move { gone.wait_for(|gone| *gone).await.map(drop) };
+                let ended = stream::once(async { Err(unreachable()) });
+                Ok(Box::pin(watch.take_until(Box::pin(cut)).chain(ended)) as Watch)
+            })
+        })
+    }
+}

@@ -1,0 +1,108 @@
+//! What the specification says about the documents of the registry. The kernel's own types read and
+//! check them; these only describe.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// What is configured of a camera. `PUT` takes only the fields that change; `null` goes back to the
+/// default.
+#[derive(Serialize, Deserialize, ToSchema)]
+pub struct CameraDocument {
+    /// Its name: 1 to 255 characters of `A-Z a-z 0-9 . _ -`. Required for a new camera.
+    #[schema(pattern = "^[A-Za-z0-9._-]{1,255}$")]
+    pub camera_uuid: Option<String>,
+    /// Where its picture comes from: an `rtsp`, `rtsps`, `http`, `https` or `file` URL. Required for a
+    /// new camera.
+    #[schema(max_length = 2048, pattern = r"^(rtsp|rtsps|http|https|file)://\S+$")]
+    pub rtsp_url: Option<String>,
+    /// Whose it is: as in the path.
+    #[schema(pattern = "^[A-Za-z0-9._-]{1,255}$")]
+    pub tenant_id: Option<String>,
+    /// Where it is: as in the path.
+    #[schema(pattern = "^[A-Za-z0-9._-]{1,255}$")]
+    pub site_id: Option<String>,
+    /// Its zones, at most 256.
+    #[schema(max_items = 256)]
+    pub zones: Option<Vec<ZoneDocument>>,
+    /// Looking only where something moves.
+    pub motion_gating: Option<MotionGatingDocument>,
+    /// Only these things count; empty means all.
+    pub allow_labels: Option<Vec<String>>,
+    /// How sure a detection must be; 0.3 when absent.
+    #[schema(minimum = 0, maximum = 1)]
+    pub min_score: Option<f64>,
+    /// When a detection belongs to a zone.
+    pub zone_test: Option<ZoneTestWord>,
+    /// How much must overlap; 0.1 when absent.
+    #[schema(minimum = 0, maximum = 1)]
+    pub iou_threshold: Option<f64>,
+    /// What a runner must be able to do to have it.
+    pub required_capabilities: Option<Vec<String>>,
+    /// The only deployment group that may have it.
+    #[schema(pattern = "^[A-Za-z0-9._-]{1,255}$")]
+    pub deployment_group: Option<String>,
+}
+
+/// When a detection belongs to a zone.
+#[derive(Serialize, Deserialize, ToSchema)]
+pub enum ZoneTestWord {
+    /// Its centre lies inside.
+    #[serde(rename = "center")]
+    Center,
+    /// Its centre lies inside, and enough of it overlaps.
+    #[serde(rename = "center+iou")]
+    CenterAndOverlap,
+}
+
+/// Looking only where something moves.
+#[derive(Serialize, Deserialize, ToSchema)]
+pub struct MotionGatingDocument {
+    /// Whether to do it; true when absent.
+    pub enabled: Option<bool>,
+    /// How much smaller the picture is made first; 0.5 when absent.
+    #[schema(minimum = 0, maximum = 1)]
+    pub downscale: Option<f64>,
+    /// How much must move, in pixels; 1500 when absent.
+    #[schema(value_type = Option<i64>, minimum = 0, maximum = 4_294_967_295_u32)]
+    pub min_area_px: Option<u32>,
+    /// How long motion lasts after it stopped, in frames; 2 when absent.
+    #[schema(value_type = Option<i64>, minimum = 0, maximum = 4_294_967_295_u32)]
+    pub cooldown_frames: Option<u32>,
+}
+
+/// What is configured of a zone. `PUT` takes only the fields that change; `null` goes back to the
+/// default.
+#[derive(Serialize, Deserialize, ToSchema)]
+pub struct ZoneDocument {
+    /// Its number: unique within its camera or site. Required for a new zone.
+    #[schema(value_type = Option<i64>, minimum = 1, maximum = 4_294_967_295_u32)]
+    pub zone_id: Option<u32>,
+    /// What people call it: 1 to 255 bytes. Required for a new zone.
+    #[schema(min_length = 1, max_length = 255)]
+    pub name: Option<String>,
+    /// Whether motion inside it counts. Required for a new zone.
+    pub kind: Option<ZoneKindWord>,
+    /// The larger one wins where zones overlap; 100 when absent.
+    pub priority: Option<i32>,
+    /// Its outline: 3 to 512 points `[x, y]` whose edges do not cross. Required for a new zone.
+    #[schema(max_items = 512)]
+    pub polygon: Option<Vec<Vec<f64>>>,
+    /// Only these things count; empty means all.
+    pub allow_labels: Option<Vec<String>>,
+    /// How sure a detection must be.
+    #[schema(minimum = 0, maximum = 1)]
+    pub min_score: Option<f64>,
+    /// For a zone of a site: the one camera it belongs to.
+    #[schema(pattern = "^[A-Za-z0-9._-]{1,255}$")]
+    pub camera_uuid: Option<String>,
+}
+
+/// Whether motion inside a zone counts.
+#[derive(Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ZoneKindWord {
+    /// It counts.
+    Include,
+    /// It is ignored.
+    Exclude,
+}

@@ -1,0 +1,71 @@
+//! `leasehold explain`.
+
+use std::process::ExitCode;
+
+use crate::{
+    config::Config,
+    connect,
+    exit::Outcome,
+    print::{self, Format},
+};
+
+/// Show why a camera is where it is, and what speaks against each other runner
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+The runner that wants the camera most stands first; the first one without an obstacle and with room gets
+it, unless it stays where it is.
+
+What speaks against a runner:
+  inactive          it sends no heartbeats
+  cordoned          it may get nothing new
+  draining          it gives up what it has
+  deployment_group  the camera asks for another group
+  capabilities      it lacks something that the camera needs
+  full              it has as many cameras as it may have
+
+Examples:
+  leasehold explain front-door
+  leasehold explain front-door --json | jq -r .assigned")]
+pub struct Arguments {
+    /// The camera
+    #[arg(value_name = "CAMERA")]
+    camera_uuid: String,
+    #[command(flatten)]
+    format: Format,
+}
+
+/// Asks the server and shows what it says.
+pub async fn run(arguments: Arguments, config: Config) -> Outcome {
+    let client = connect::client(&config)?;
+    let told = client
+        .explain(&arguments.camera_uuid)
+        .await
+        .map_err(connect::refused)?;
+    if arguments.format.json {
+        print::json(&told)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let name = |runner: &Option<String>| runner.clone().unwrap_or_else(|| "nobody".to_owned());
+    print::line(&format!(
+        "{}: {} has it, {} should have it ({})",
+        told.camera_uuid,
+        name(&told.holder),
+        name(&told.assigned),
+        told.reason
+    ))?;
+    let mut rows = print::table(["RUNNER", "LOAD", "AGAINST IT"]);
+    for it in &told.candidates {
+        let against = if it.obstacles.is_empty() {
+            "-".to_owned()
+        } else {
+            it.obstacles.join(", ")
+        };
+        rows.add_row([
+            it.runner_id.clone(),
+            format!("{}/{}", it.load, it.capacity),
+            against,
+        ]);
+    }
+    print::show(&rows, "the site has no runners")?;
+    Ok(ExitCode::SUCCESS)
+}

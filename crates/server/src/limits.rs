@@ -1,0 +1,170 @@
+//! Limits of the server: how much at once, how large, how long.
+
+use std::time::Duration;
+
+use lease::Invalid;
+use serde::Deserialize;
+
+/// The body limit's range: the smallest still holds a request with its labels, the largest does not
+/// yet endanger a small machine.
+const BODY_BYTES: std::ops::RangeInclusive<usize> = 1024..=64 * 1024 * 1024;
+/// More places than this are no limit any more, and each may cost a connection and its buffers.
+const MAX_PLACES: usize = 1_000_000;
+/// A request that takes longer than this has lost its caller.
+const MAX_REQUEST_MS: u64 = 600_000;
+
+/// Limits, each with a default that suits one machine.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    /// Renewals, heartbeats and releases at the same time.
+    pub keeps: usize,
+    /// Acquires at the same time that do not wait. Far below `keeps`, so that whoever holds a lease
+    /// can always keep it; 0 gives nothing out any more while everything held can be kept.
+    pub acquires: usize,
+    /// Acquires that wait in a queue.
+    pub waiters: usize,
+    /// Reads and other writes at the same time.
+    pub others: usize,
+    /// Open streams.
+    pub streams: usize,
+    /// Acquires per second and token; `None` means no limit.
+    pub acquires_per_second: Option<u32>,
+    /// How many acquires may come at once before the rate counts.
+    pub acquire_burst: Option<u32>,
+    /// The largest body of a request, in bytes. The kernel's own interface takes at least 8 MiB.
+    pub body_bytes: usize,
+    /// How long one request may take, in ms; waits come on top. A body must have arrived by then.
+    pub request_timeout_ms: u64,
+    /// How long the server waits for open requests when it stops, in ms.
+    pub shutdown_ms: u64,
+    /// How often an idle stream shows that it is alive, in ms.
+    pub stream_heartbeat_ms: u64,
+}
+
+impl Limits {
+    /// Refuses what cannot work, with the setting that is wrong.
+    pub fn check(&self) -> Result<(), Invalid> {
+        let places = [
+            ("limits.keeps", self.keeps, 1),
+            ("limits.acquires", self.acquires, 0),
+            ("limits.waiters", self.waiters, 0),
+            ("limits.others", self.others, 1),
+            ("limits.streams", self.streams, 0),
+        ];
+        for (field, value, least) in places {
+            if value < least || value > MAX_PLACES {
+                let expected = match least {
+                    0 => "0 to 1,000,000",
+                    _ => "1 to 1,000,000",
+                };
+                return Err(Invalid::new(field, expected));
+            }
+        }
+        if self.keeps < self.acquires {
+            return Err(Invalid::new(
+                "limits.keeps",
+                "at least as many as limits.acquires: who holds a lease must be able to keep it",
+            ));
+        }
+        if self.acquires_per_second == Some(0) {
+            return Err(Invalid::new("limits.acquires_per_second", "at least 1"));
+        }
+        if self.acquire_burst.is_some() && self.acquires_per_second.is_none() {
+            return Err(Invalid::new(
+                "limits.acquire_burst",
+                "limits.acquires_per_second beside it",
+            ));
+        }
+        if self.acquire_burst == Some(0) {
+            return Err(Invalid::new("limits.acquire_burst", "at least 1"));
+        }
+        if !BODY_BYTES.contains(&self.body_bytes) {
+            return Err(Invalid::new("limits.body_bytes", "1024 to 67108864"));
+        }
+        if !(1..=MAX_REQUEST_MS).contains(&self.request_timeout_ms) {
+            return Err(Invalid::new(
+                "limits.request_timeout",
+                "more than 0, at most 10 minutes",
+            ));
+        }
+        if self.shutdown_ms > MAX_REQUEST_MS {
+            return Err(Invalid::new("limits.shutdown", "at most 10 minutes"));
+        }
+        if !(10..=MAX_REQUEST_MS).contains(&self.stream_heartbeat_ms) {
+            return Err(Invalid::new(
+                "limits.stream_heartbeat",
+                "10 ms to 10 minutes",
+            ));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn request_timeout(&self) -> Duration {
+        Duration::from_millis(self.request_timeout_ms)
+    }
+
+    pub(crate) fn shutdown(&self) -> Duration {
+        Duration::from_millis(self.shutdown_ms)
+    }
+
+    pub(crate) fn stream_heartbeat(&self) -> Duration {
+        Duration::from_millis(self.stream_heartbeat_ms)
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            keeps: 8192,
+            acquires: 1024,
+            waiters: 16_384,
+            others: 1024,
+            streams: 16_384,
+            acquires_per_second: None,
+            acquire_burst: None,
+            body_bytes: 1024 * 1024,
+            request_timeout_ms: 10_000,
+            shutdown_ms: 10_000,
+            stream_heartbeat_ms: 10_000,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_work_is_named() {
+        let wrong = |change: fn(&mut Limits)| {
+            let mut limits = Limits::default();
+            change(&mut limits);
+            limits.check().map_err(|invalid| invalid.field)
+        };
+        assert_eq!(wrong(|_| {}), Ok(()));
+        assert_eq!(wrong(|it| it.acquires = 0), Ok(()));
+        assert_eq!(wrong(|it| it.keeps = 0), Err("limits.keeps"));
+        assert_eq!(wrong(|it| it.acquires = 10_000), Err("limits.keeps"));
+        assert_eq!(wrong(|it| it.others = 0), Err("limits.others"));
+        assert_eq!(wrong(|it| it.streams = 1_000_001), Err("limits.streams"));
+        assert_eq!(
+            wrong(|it| it.acquires_per_second = Some(0)),
+            Err("limits.acquires_per_second")
+        );
+        assert_eq!(
+            wrong(|it| it.acquire_burst = Some(3)),
+            Err("limits.acquire_burst")
+        );
+        assert_eq!(wrong(|it| it.body_bytes = 10), Err("limits.body_bytes"));
+        assert_eq!(
+            wrong(|it| it.request_timeout_ms = 0),
+            Err("limits.request_timeout")
+        );
+        assert_eq!(wrong(|it| it.shutdown_ms = 600_001), Err("limits.shutdown"));
+        assert_eq!(
+            wrong(|it| it.stream_heartbeat_ms = 1),
+            Err("limits.stream_heartbeat")
+        );
+    }
+}

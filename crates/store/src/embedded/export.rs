@@ -1,0 +1,302 @@
+//! The folder as an end of a move, and what is read from it.
+
+use std::{
+    fs::File,
+    io::{ErrorKind, Write},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use lease::{
+    Answer, Clock, Error, Event, Key, Lease, Record, Revision, Token, UnixMillis,
+    engine::{RenewalEvents, StoredSlot},
+};
+use leasehold_clock::System;
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::{
+    History, OpenError,
+    guard::{self, Guard},
+    history,
+    journal::{Failure, Journal, key_of, next_slot},
+    lock::{self, Lock},
+    place::Place,
+    row,
+    schema::DATABASE,
+    state::read_state,
+};
+use crate::migrate::{Bolt, Export, Head, PAGE, Part};
+
+/// The file that says that the folder is closed to servers.
+const BOLT: &str = "bolt";
+
+/// A folder that no server has.
+pub(crate) struct Site {
+    pub(super) dir: PathBuf,
+    /// `None` when only a look is taken at a folder that holds no store.
+    tables: Option<Arc<Mutex<Connection>>>,
+    /// The time at which its leases stand still.
+    pub(super) now: UnixMillis,
+    /// The last renewals are not known: leases have their full ttl (L14).
+    crashed: bool,
+    _lock: Option<Lock>,
+}
+
+impl Site {
+    /// Takes the folder. `None` when there is no store in it and none is to be made; with `absent`
+    /// that is an empty one.
+    pub async fn open(dir: PathBuf, create: bool, absent: bool) -> Result<Option<Self>, OpenError> {
+        let path = dir.clone();
+        let opened = tokio::task::spawn_blocking(move || take(dir, create, absent)).await;
+        opened.unwrap_or_else(|panic| {
+            Err(OpenError::Store {
+                path,
+                why: panic.to_string(),
+            })
+        })
+    }
+
+    /// Works on the tables, away from the runtime. `T::default()` where there are none.
+    pub(super) async fn work<T: Default + Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Connection) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Error> {
+        let Some(tables) = self.tables.clone() else {
+            return Ok(T::default());
+        };
+        let done = tokio::task::spawn_blocking(move || {
+            let mut connection = tables.lock().unwrap_or_else(PoisonError::into_inner);
+            work(&mut connection)
+        });
+        match done.await {
+            Ok(done) => done.map_err(|failure| Error::Broken(failure.to_string())),
+            Err(panic) => Err(Error::Broken(panic.to_string())),
+        }
+    }
+
+    pub(super) fn write_bolt(&self, bolt: Option<&Bolt>) -> std::io::Result<()> {
+        let (path, fresh) = (self.dir.join(BOLT), self.dir.join("bolt.new"));
+        match bolt {
+            Some(bolt) => {
+                let mut file = File::create(&fresh)?;
+                file.write_all(serde_json::to_string(bolt)?.as_bytes())?;
+                file.sync_all()?;
+                std::fs::rename(&fresh, &path)?;
+            }
+            None => match std::fs::remove_file(&path) {
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+                _ => {}
+            },
+        }
+        File::open(&self.dir)?.sync_all()
+    }
+}
+
+fn take(dir: PathBuf, create: bool, absent: bool) -> Result<Option<Site>, OpenError> {
+    let path = dir.join(DATABASE);
+    let io = |path: &Path| {
+        let path = path.to_owned();
+        move |source| OpenError::Io { path, source }
+    };
+    let wall = System.unix();
+    if !path.exists() && !create {
+        return Ok(absent.then(|| Site {
+            dir,
+            tables: None,
+            now: wall,
+            crashed: false,
+            _lock: None,
+        }));
+    }
+    std::fs::create_dir_all(&dir).map_err(io(&dir))?;
+    let lock = lock::take(&dir)?;
+    let (_, mark) = Guard::open(&dir).map_err(io(&dir.join(guard::FILE)))?;
+    let place = Place::Folder(dir.clone());
+    let open = || {
+        let journal = Journal::open(&place, History::default(), RenewalEvents::default())?;
+        journal.check()?;
+        Ok((journal.state(), place.connect_to_write()?))
+    };
+    let (state, tables) = open().map_err(|failure| OpenError::from_failure(&path, failure))?;
+    if let Some(mark) = mark.filter(|mark| mark.revision > state.revision) {
+        return Err(OpenError::Lost {
+            path,
+            found: state.revision.get(),
+            acknowledged: mark.revision.get(),
+        });
+    }
+    Ok(Some(Site {
+        dir,
+        tables: Some(Arc::new(Mutex::new(tables))),
+        now: match state.stopped {
+            Some(stopped) if !absent => stopped,
+            _ if absent => wall,
+            _ => wall.max(state.latest),
+        },
+        crashed: state.stopped.is_none() && state.revision > Revision::ZERO,
+        _lock: Some(lock),
+    }))
+}
+
+/// Whether a folder is closed to servers.
+pub(crate) fn bolt_in(dir: &Path) -> Result<Option<Bolt>, OpenError> {
+    let path = dir.join(BOLT);
+    let text = match std::fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(OpenError::Io { path, source }),
+    };
+    serde_json::from_str(&text)
+        .map(Some)
+        .map_err(|error| OpenError::Damaged {
+            path,
+            why: error.to_string(),
+        })
+}
+
+/// A lease as it will be after the restart that this move is (L14).
+fn resumed(lease: &mut Lease, crashed: bool, now: UnixMillis) {
+    if crashed {
+        let known = lease.renewed_at.unwrap_or_default().max(lease.acquired_at);
+        let longest = lease.ttl.millis().max(lease.expires_at.since(known));
+        let before = lease.expires_at;
+        lease.expires_at = before.max(now.plus(longest));
+        if let Some(handoff) = &mut lease.handoff {
+            handoff.until = handoff.until.plus(lease.expires_at.since(before));
+        }
+    }
+}
+
+/// What is not the servers' own.
+const OWN: &str = "key NOT LIKE 'duty:%'";
+
+fn count(connection: &Connection, sql: &str) -> Result<u64, Failure> {
+    Ok(connection.query_row(sql, [], |row| row.get(0))?)
+}
+
+/// The cursor after a full page.
+fn next(items: usize, last: Option<&Key>) -> Option<String> {
+    last.filter(|_| items == PAGE).map(ToString::to_string)
+}
+
+impl Export for Site {
+    fn store(&self) -> &'static str {
+        "embedded"
+    }
+
+    fn bolt(&self) -> Answer<'_, Option<Bolt>> {
+        Box::pin(async { bolt_in(&self.dir).map_err(|error| Error::Broken(error.to_string())) })
+    }
+
+    /// Never: whoever works on a folder has its lock, and so do we.
+    fn at_work(&self) -> Answer<'_, Option<String>> {
+        Box::pin(async { Ok(None) })
+    }
+
+    fn head(&self) -> Answer<'_, Head> {
+        Box::pin(self.work(|connection| {
+            let state = read_state(connection)?;
+            Ok(Head {
+                revision: state.revision,
+                base: Revision::ZERO,
+                oldest: state.history_from,
+                floor: state.floor,
+                keys: count(
+                    connection,
+                    &format!("SELECT count(*) FROM slots WHERE {OWN}"),
+                )?,
+                live: count(
+                    connection,
+                    &format!("SELECT count(*) FROM slots WHERE live = 1 AND {OWN}"),
+                )?,
+                records: count(connection, "SELECT count(*) FROM records")?,
+                events: count(
+                    connection,
+                    &format!("SELECT count(*) FROM events WHERE {OWN}"),
+                )?,
+            })
+        }))
+    }
+
+    fn now(&self) -> Answer<'_, UnixMillis> {
+        Box::pin(async { Ok(self.now) })
+    }
+
+    fn slots(&self, cursor: String) -> Answer<'_, Part<StoredSlot>> {
+        let (crashed, now) = (self.crashed, self.now);
+        Box::pin(self.work(move |connection| {
+            let mut statement = connection.prepare_cached(
+                "SELECT key, data FROM slots WHERE key > ?1 ORDER BY key LIMIT ?2",
+            )?;
+            let mut rows = statement.query(params![cursor, PAGE as u64])?;
+            let mut items = Vec::new();
+            while let Some(mut slot) = next_slot(&mut rows)? {
+                if let Some(lease) = &mut slot.lease {
+                    resumed(lease, crashed, now);
+                }
+                items.push(slot);
+            }
+            let next = next(items.len(), items.last().map(|slot| &slot.key));
+            Ok(Part { items, next })
+        }))
+    }
+
+    fn records(&self, cursor: String) -> Answer<'_, Part<Record>> {
+        Box::pin(self.work(move |connection| {
+            let mut statement = connection.prepare_cached(
+                "SELECT key, value, revision FROM records WHERE key > ?1 ORDER BY key LIMIT ?2",
+            )?;
+            let mut rows = statement.query(params![cursor, PAGE as u64])?;
+            let mut items = Vec::new();
+            while let Some(row) = rows.next()? {
+                items.push(Record {
+                    key: key_of("records", row.get(0)?)?,
+                    value: row.get::<_, String>(1)?.into(),
+                    revision: Revision::new(row.get(2)?),
+                });
+            }
+            let next = next(items.len(), items.last().map(|record| &record.key));
+            Ok(Part { items, next })
+        }))
+    }
+
+    fn events(&self, after: Revision) -> Answer<'_, Vec<Event>> {
+        Box::pin(self.work(move |connection| {
+            let mut statement = connection.prepare_cached(
+                "SELECT revision, at, kind, key, data FROM events WHERE revision > ?1
+                 ORDER BY revision LIMIT ?2",
+            )?;
+            let mut rows = statement.query(params![after.get(), PAGE as u64])?;
+            let mut events = Vec::new();
+            while let Some(row) = rows.next()? {
+                events.push(history::to_event(row)?);
+            }
+            Ok(events)
+        }))
+    }
+
+    fn tokens(&self, keys: Vec<Key>) -> Answer<'_, Vec<Token>> {
+        if self.tables.is_none() {
+            return Box::pin(async move { Ok(vec![Token::ZERO; keys.len()]) });
+        }
+        Box::pin(self.work(move |connection| {
+            let mut statement =
+                connection.prepare_cached("SELECT data FROM slots WHERE key = ?1")?;
+            let token = |key: Key| {
+                let data: Option<Vec<u8>> = statement
+                    .query_row([key.as_str()], |row| row.get(0))
+                    .optional()?;
+                let Some(data) = data else {
+                    return Ok(Token::ZERO);
+                };
+                let slot = row::to_slot(key.clone(), &data).map_err(|why| Failure::Row {
+                    table: "slots",
+                    key: key.to_string(),
+                    why,
+                })?;
+                Ok(slot.token)
+            };
+            keys.into_iter().map(token).collect()
+        }))
+    }
+}

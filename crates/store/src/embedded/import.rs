@@ -1,0 +1,158 @@
+//! What a move writes into a folder.
+
+use lease::{Answer, Error, Event, Record, Revision, Token, UnixMillis, engine::StoredSlot};
+use rusqlite::{Connection, Transaction, TransactionBehavior, params};
+
+use super::{
+    History,
+    export::Site,
+    guard::Guard,
+    journal::Failure,
+    row, seals,
+    state::{State, read_state, write_state},
+};
+use crate::migrate::{Arrival, Bolt, Import, forgotten};
+
+/// What a store that nothing ever happened to says about itself.
+const NOTHING: State = State {
+    revision: Revision::ZERO,
+    floor: Token::ZERO,
+    history_from: Revision::new(1),
+    indexed: Revision::ZERO,
+    stopped: None,
+    latest: UnixMillis::new(0),
+};
+
+fn begin(connection: &mut Connection) -> Result<Transaction<'_>, Failure> {
+    Ok(connection.transaction_with_behavior(TransactionBehavior::Immediate)?)
+}
+
+fn put_event(transaction: &Transaction<'_>, event: &Event) -> Result<(), Failure> {
+    let mut insert = transaction.prepare_cached(
+        "INSERT OR REPLACE INTO events (revision, at, kind, key, data) VALUES (?1, ?2, ?3, ?4, ?5)",
+    )?;
+    insert.execute(params![
+        event.revision.get(),
+        event.at.get(),
+        event.kind.as_str(),
+        event.key.as_str(),
+        row::from_event(event),
+    ])?;
+    Ok(())
+}
+
+impl Site {
+    /// Notes what is durable, so that losing it is noticed later; and that less is meant to be there.
+    fn mark(&self, revision: Revision, token: Token) -> Result<(), Error> {
+        let (mut guard, _) =
+            Guard::open(&self.dir).map_err(|error| Error::Broken(error.to_string()))?;
+        guard.set(revision, token);
+        guard.sync();
+        Ok(())
+    }
+}
+
+impl Import for Site {
+    fn set_bolt(&self, bolt: Option<Bolt>) -> Answer<'_, ()> {
+        Box::pin(async move {
+            self.write_bolt(bolt.as_ref())
+                .map_err(|error| Error::Broken(format!("{}: {error}", self.dir.display())))
+        })
+    }
+
+    fn keeps(&self) -> u64 {
+        History::default().max_events
+    }
+
+    fn clear(&self) -> Answer<'_, ()> {
+        Box::pin(async {
+            self.mark(Revision::ZERO, Token::ZERO)?;
+            self.work(|connection| {
+                let before = read_state(connection)?;
+                let transaction = begin(connection)?;
+                for table in ["slots", "records", "events", "event_keys", "seals"] {
+                    transaction.execute(&format!("DELETE FROM {table}"), [])?;
+                }
+                write_state(&transaction, &before, &NOTHING)?;
+                Ok(transaction.commit()?)
+            })
+            .await
+        })
+    }
+
+    fn put_slots(&self, slots: Vec<StoredSlot>) -> Answer<'_, ()> {
+        let now = self.now;
+        Box::pin(self.work(move |connection| {
+            let transaction = begin(connection)?;
+            for mut slot in slots {
+                if slot.lease.is_none() && slot.ended.is_none() {
+                    slot.ended = Some(forgotten(now));
+                }
+                let key = slot.key.clone();
+                let live = slot.lease.is_some();
+                let mut insert = transaction.prepare_cached(
+                    "INSERT OR REPLACE INTO slots (key, live, data) VALUES (?1, ?2, ?3)",
+                )?;
+                insert.execute(params![key.as_str(), live, row::from_slot(slot)])?;
+            }
+            Ok(transaction.commit()?)
+        }))
+    }
+
+    fn put_records(&self, records: Vec<Record>) -> Answer<'_, ()> {
+        Box::pin(self.work(move |connection| {
+            let transaction = begin(connection)?;
+            for record in records {
+                let mut insert = transaction.prepare_cached(
+                    "INSERT OR REPLACE INTO records (key, value, revision) VALUES (?1, ?2, ?3)",
+                )?;
+                let revision = record.revision.get();
+                insert.execute(params![record.key.as_str(), &*record.value, revision])?;
+            }
+            Ok(transaction.commit()?)
+        }))
+    }
+
+    fn put_events(&self, events: Vec<Event>) -> Answer<'_, ()> {
+        Box::pin(self.work(move |connection| {
+            let transaction = begin(connection)?;
+            for event in &events {
+                put_event(&transaction, event)?;
+            }
+            Ok(transaction.commit()?)
+        }))
+    }
+
+    fn finish(&self, arrival: Arrival) -> Answer<'_, ()> {
+        let now = self.now;
+        Box::pin(async move {
+            let (revision, largest) = (arrival.event.revision, arrival.largest);
+            self.work(move |connection| {
+                let before = read_state(connection)?;
+                let after = State {
+                    revision: arrival.event.revision,
+                    floor: arrival.floor,
+                    history_from: arrival.oldest,
+                    indexed: arrival.event.revision,
+                    // As after an orderly stop: the leases' time goes on with the next start.
+                    stopped: Some(now),
+                    latest: now,
+                };
+                let transaction = begin(connection)?;
+                put_event(&transaction, &arrival.event)?;
+                transaction.execute(
+                    "INSERT OR IGNORE INTO event_keys (key, revision)
+                     SELECT key, revision FROM events ORDER BY key, revision",
+                    [],
+                )?;
+                // A moved history is sealed anew: its events have new company here.
+                seals::seal_all(&transaction)?;
+                write_state(&transaction, &before, &after)?;
+                Ok(transaction.commit()?)
+            })
+            .await?;
+            self.mark(revision, largest)?;
+            self.set_bolt(None).await
+        })
+    }
+}

@@ -1,0 +1,181 @@
+//! Whether a move may be made, before anything is changed.
+
+use lease::{Token, engine::StoredSlot};
+
+use super::{Bolt, Error, Head, Import, Options, Phase, Side, home::is_duty};
+use crate::StoreUrl;
+
+/// How the two ends stand to each other.
+pub(super) struct Standing {
+    /// Which move this is.
+    pub id: uuid::Uuid,
+    /// How the ends were closed before.
+    pub bolts: (Option<Bolt>, Option<Bolt>),
+    /// The target holds a part of this very move.
+    resumed: bool,
+}
+
+impl Standing {
+    /// Whether this goes on with a move that was broken off.
+    pub const fn resumed(&self) -> bool {
+        self.resumed
+    }
+}
+
+/// What was seen at both ends.
+pub(super) struct Looked {
+    pub source: Head,
+    pub target: Head,
+    /// The largest token of the target's own duties.
+    pub duties: Token,
+    /// Keys that other programs hold in the source: they stay where they are.
+    pub foreign: u64,
+}
+
+/// Whether the ends belong to this move, to another one or to none.
+pub(super) async fn standing(
+    source: &dyn Import,
+    target: &dyn Import,
+    to: &StoreUrl,
+    options: Options,
+) -> Result<Standing, Error> {
+    let at = |side| move |error| Error::Store(side, error);
+    let left = source.bolt().await.map_err(at(Side::Source))?;
+    let arriving = target.bolt().await.map_err(at(Side::Target))?;
+    let same = |bolt: &Bolt| left.as_ref().is_some_and(|left| left.id == bolt.id);
+    let resumed = arriving
+        .as_ref()
+        .is_some_and(|bolt| bolt.phase == Phase::Arriving && same(bolt));
+    if let Some(bolt) = &left {
+        let goes_on = bolt.peer == to.to_string()
+            && (bolt.phase == Phase::Leaving || (bolt.phase == Phase::Left && resumed));
+        if !goes_on {
+            return Err(Error::Bolted {
+                side: Side::Source,
+                bolt: bolt.clone(),
+            });
+        }
+    }
+    if let Some(bolt) = &arriving {
+        let free = match bolt.phase {
+            Phase::Arriving => resumed || options.replace,
+            // What is left behind is known to be out of date.
+            Phase::Left => true,
+            Phase::Leaving => false,
+        };
+        if !free {
+            return Err(Error::Bolted {
+                side: Side::Target,
+                bolt: bolt.clone(),
+            });
+        }
+    }
+    Ok(Standing {
+        id: left
+            .as_ref()
+            .map_or_else(uuid::Uuid::new_v4, |bolt| bolt.id),
+        bolts: (left, arriving),
+        resumed,
+    })
+}
+
+/// Compares what both ends hold.
+pub(super) async fn compare(
+    source: &dyn Import,
+    target: &dyn Import,
+    standing: &Standing,
+    options: Options,
+) -> Result<Looked, Error> {
+    let at = |side| move |error| Error::Store(side, error);
+    let mut looked = Looked {
+        source: source.head().await.map_err(at(Side::Source))?,
+        target: target.head().await.map_err(at(Side::Target))?,
+        duties: Token::ZERO,
+        foreign: 0,
+    };
+    let mut cursor = String::new();
+    loop {
+        let part = source.foreign(cursor).await.map_err(at(Side::Source))?;
+        looked.foreign += part.items.len() as u64;
+        let Some(next) = part.next else { break };
+        cursor = next;
+    }
+    if let (true, (_, Some(bolt))) = (standing.resumed, &standing.bolts) {
+        // What is there came from the source.
+        looked.duties = bolt.floor;
+        return Ok(looked);
+    }
+    let (ours, theirs) = (&looked.source, &looked.target);
+    if theirs.floor > ours.floor {
+        return Err(Error::LargerFloor {
+            target: theirs.floor,
+            source_floor: ours.floor,
+        });
+    }
+    looked.duties = tokens(source, target, ours.floor).await?;
+    foreign(source, target).await?;
+    let stale = standing.bolts.1.is_some();
+    if !theirs.is_empty() && !stale && !options.replace {
+        return Err(Error::NotEmpty {
+            keys: theirs.keys,
+            records: theirs.records,
+            events: theirs.events,
+        });
+    }
+    Ok(looked)
+}
+
+/// No key of the target may have had a larger token than in the source (L3). Returns the largest of
+/// the target's own duties, which are no part of that.
+async fn tokens(source: &dyn Import, target: &dyn Import, floor: Token) -> Result<Token, Error> {
+    let mut duties = Token::ZERO;
+    let mut cursor = String::new();
+    loop {
+        let part = target.slots(cursor).await;
+        let part = part.map_err(|error| Error::Store(Side::Target, error))?;
+        let (own, slots): (Vec<StoredSlot>, Vec<StoredSlot>) =
+            part.items.into_iter().partition(|slot| is_duty(&slot.key));
+        duties = own
+            .iter()
+            .fold(duties, |largest, slot| largest.max(slot.token));
+        let keys = slots.iter().map(|slot| slot.key.clone()).collect();
+        let known = source.tokens(keys).await;
+        let known = known.map_err(|error| Error::Store(Side::Source, error))?;
+        for (slot, known) in slots.into_iter().zip(known) {
+            let known = known.max(floor);
+            if slot.token > known {
+                return Err(Error::LargerToken {
+                    key: slot.key,
+                    target: slot.token,
+                    source_token: known,
+                });
+            }
+        }
+        match part.next {
+            Some(next) => cursor = next,
+            None => return Ok(duties),
+        }
+    }
+}
+
+/// What another program holds in the target cannot also be held by one of ours.
+async fn foreign(source: &dyn Import, target: &dyn Import) -> Result<(), Error> {
+    let mut cursor = String::new();
+    loop {
+        let part = target.foreign(cursor).await;
+        let part = part.map_err(|error| Error::Store(Side::Target, error))?;
+        let known = source.tokens(part.items.clone()).await;
+        let known = known.map_err(|error| Error::Store(Side::Source, error))?;
+        for (key, token) in part.items.into_iter().zip(known) {
+            // A key that the source only remembers is nobody's; but telling those apart is not worth
+            // a second question, since both programs clearly work on the same keys.
+            if token != Token::ZERO {
+                return Err(Error::Foreign { key });
+            }
+        }
+        match part.next {
+            Some(next) => cursor = next,
+            None => return Ok(()),
+        }
+    }
+}

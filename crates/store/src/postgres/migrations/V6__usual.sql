@@ -1,0 +1,194 @@
+-- The usual commands of a batch, all of them together: an acquire of one key that is free, and a
+-- release of a live lease that nobody waits for. One statement for all acquires and one for all
+-- releases, whatever their number; everything else is decided one by one, as before.
+
+-- Decides a batch, as the function of the same name with fewer parameters does. `acquires` and
+-- `releases` are the places of commands that look usual, each about one key and no two about the same:
+-- they were sent by different callers at the same time, so their order is ours to choose. A usual
+-- grant is answered with its token and revision alone: the asker knows the rest.
+CREATE FUNCTION lh_apply(me text, waiting boolean, watching boolean, renewals text, commands jsonb,
+    acquires integer[], releases integer[])
+RETURNS TABLE (item integer, number bigint, body text) LANGUAGE plpgsql AS $$
+DECLARE
+    c lease_clock;
+    after lease_clock;
+    n bigint;
+    last_item integer := jsonb_array_length(commands) - 1;
+    places integer[];
+    tokens bigint[];
+    earliest bigint;
+    outcomes text[] := '{}';
+    one_by_one boolean := false;
+    letters text := '';
+BEGIN
+    SELECT * INTO c FROM lease_clock FOR UPDATE;
+    n := greatest(c.at_ms, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint);
+    after := c;
+    after.at_ms := n;
+    IF waiting THEN
+        INSERT INTO lease_replicas VALUES (me, n)
+        ON CONFLICT (replica) DO UPDATE SET seen_ms = n WHERE lease_replicas.seen_ms < n - 500;
+    END IF;
+    IF cardinality(acquires) > 0 THEN
+        WITH asked AS (
+            SELECT place, command -> 'acquire' AS r, command -> 'acquire' -> 'want' -> 'all' ->> 0 AS k
+            FROM unnest(acquires) AS place, LATERAL (SELECT commands -> place AS command) one
+        ), free AS MATERIALIZED (
+            SELECT place, k, r, (r ->> 'ttl')::bigint AS ttl,
+                CASE WHEN r -> 'on_outage' ->> 'policy' = 'hold'
+                    THEN (r -> 'on_outage' ->> 'grace_ms')::bigint ELSE 0 END AS withheld,
+                greatest(greatest((SELECT token FROM lease_fences WHERE key = k), c.floor) + 1, n) AS token,
+                c.revision + row_number() OVER () AS rev
+            FROM asked
+            WHERE (SELECT lease_id FROM leases WHERE key = k AND status = 'active') IS NULL
+                AND coalesce((SELECT token FROM lease_fences WHERE key = k), 0) < 9007199254740991
+                AND c.floor < 9007199254740991
+        ), granted AS (
+            INSERT INTO leases (lease_id, key, runner_id, incarnation, token, ttl_ms, on_outage,
+                withheld_ms, release_on_death, acquired_ms, expires_ms, status, labels, timer_ms)
+            SELECT (lpad(to_hex(n), 12, '0') || '800080' || lpad(to_hex(rev), 14, '0'))::uuid, k,
+                r -> 'holder' ->> 'name', r -> 'holder' ->> 'incarnation', free.token, ttl,
+                r -> 'on_outage', withheld, (r ->> 'release_on_death')::boolean, n, n + ttl, 'active',
+                r -> 'labels', n + ttl + withheld
+            FROM free
+        ), told AS (
+            INSERT INTO lease_events (revision, lease_id, event_type, at_ms, key, token, runner_id,
+                incarnation, expires_ms, labels)
+            SELECT rev, (lpad(to_hex(n), 12, '0') || '800080' || lpad(to_hex(rev), 14, '0'))::uuid,
+                'lease_acquired', n, k, free.token, r -> 'holder' ->> 'name',
+                r -> 'holder' ->> 'incarnation', n + ttl, r -> 'labels'
+            FROM free
+        )
+        SELECT array_agg(place ORDER BY rev), array_agg(free.token ORDER BY rev), min(n + ttl + withheld)
+        INTO places, tokens, earliest FROM free;
+        FOR i IN 1 .. coalesce(cardinality(places), 0) LOOP
+            after.revision := after.revision + 1;
+            outcomes[places[i]] := tokens[i] || ' ' || after.revision;
+        END LOOP;
+        after.timer_ms := least(after.timer_ms, earliest);
+    END IF;
+    IF cardinality(releases) > 0 THEN
+        WITH asked AS MATERIALIZED (
+            SELECT place, r ->> 'key' AS k, (r ->> 'token')::bigint AS held,
+                r -> 'holder' ->> 'name' AS name, r -> 'holder' ->> 'incarnation' AS inc
+            FROM unnest(releases) AS place, LATERAL (SELECT commands -> place -> 'release' AS r) one
+        ), gone AS (
+            -- The names are no way to the lease: a holder may have thousands.
+            UPDATE leases SET status = 'released', ended_ms = n, loss = 'released' FROM asked
+            WHERE key = k AND status = 'active' AND token = held AND runner_id || '' = name
+                AND incarnation || '' = inc AND expires_ms + withheld_ms > n
+                AND (c.waiters = 0 OR NOT EXISTS (SELECT FROM lease_waiter_keys queue WHERE queue.key = k))
+            RETURNING place, lease_id, key, token, runner_id, incarnation, expires_ms, labels
+        ), fenced AS (
+            INSERT INTO lease_fences (key, token, lease_id, loss, ended_ms)
+            SELECT key, token, lease_id, 'released', n FROM gone
+            ON CONFLICT (key) DO UPDATE SET token = excluded.token, lease_id = excluded.lease_id,
+                loss = excluded.loss, why = NULL, ended_ms = excluded.ended_ms
+        ), told AS (
+            INSERT INTO lease_events (revision, lease_id, event_type, at_ms, key, token, runner_id,
+                incarnation, expires_ms, labels)
+            SELECT after.revision + row_number() OVER (), lease_id, 'lease_released', n, key, token,
+                runner_id, incarnation, expires_ms, labels FROM gone
+        )
+        SELECT array_agg(place) INTO places FROM gone;
+        FOR i IN 1 .. coalesce(cardinality(places), 0) LOOP
+            outcomes[places[i]] := 'true';
+        END LOOP;
+        after.revision := after.revision + coalesce(cardinality(places), 0);
+    END IF;
+    FOR i IN 0 .. last_item LOOP
+        IF outcomes[i] IS NULL THEN
+            IF NOT one_by_one THEN
+                one_by_one := true;
+                PERFORM set_config('leasehold.revision', after.revision::text, true),
+                    set_config('leasehold.floor', c.floor::text, true),
+                    set_config('leasehold.oldest', c.oldest::text, true),
+                    set_config('leasehold.waiters', c.waiters::text, true),
+                    set_config('leasehold.ticket', c.ticket::text, true),
+                    set_config('leasehold.timer', after.timer_ms::text, true),
+                    set_config('leasehold.replica', me, true),
+                    set_config('leasehold.renewals', renewals, true),
+                    set_config('leasehold.notify', '', true);
+            END IF;
+            outcomes[i] := lh_command(commands -> i, n);
+        END IF;
+    END LOOP;
+    IF one_by_one THEN
+        after.revision := current_setting('leasehold.revision')::bigint;
+        after.floor := current_setting('leasehold.floor')::bigint;
+        after.oldest := current_setting('leasehold.oldest')::bigint;
+        after.waiters := current_setting('leasehold.waiters')::bigint;
+        after.ticket := current_setting('leasehold.ticket')::bigint;
+        after.timer_ms := current_setting('leasehold.timer')::bigint;
+        letters := current_setting('leasehold.notify');
+    END IF;
+    IF watching THEN
+        after.watched_ms := greatest(c.watched_ms, n + 30000);
+    END IF;
+    -- At most one notification per batch, and none that nobody waits for.
+    IF after.revision > c.revision AND c.watched_ms > n THEN
+        letters := letters || 'e';
+    END IF;
+    IF after.timer_ms < c.timer_ms THEN
+        letters := letters || 't';
+    END IF;
+    IF letters <> '' THEN
+        PERFORM pg_notify('leasehold_' || left(current_schema(), 48), left(letters, 8));
+    END IF;
+    UPDATE lease_clock SET revision = after.revision, at_ms = n, floor = after.floor,
+        oldest = after.oldest, waiters = after.waiters, ticket = after.ticket,
+        timer_ms = after.timer_ms, watched_ms = after.watched_ms;
+    item := -1; number := n; body := after.revision;
+    RETURN NEXT;
+    FOR i IN 0 .. last_item LOOP
+        item := i; body := outcomes[i];
+        RETURN NEXT;
+    END LOOP;
+    IF waiting THEN
+        item := -2;
+        FOR number, body IN
+            DELETE FROM lease_waiters WHERE replica = me AND answer IS NOT NULL
+            RETURNING ticket, answer
+        LOOP
+            RETURN NEXT;
+        END LOOP;
+    END IF;
+END $$;
+
+-- Forgets what is too old, a part at a time. Tokens of keys that nobody used for long, or that are
+-- too many (`idle_until`), go into the floor (L3). `from` is where the last part of the fences ended; the answer says where this one did.
+CREATE OR REPLACE FUNCTION lh_forget(r jsonb, n bigint) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    most integer := (r ->> 'most')::integer;
+    newest bigint := current_setting('leasehold.revision')::bigint;
+    events bigint;
+    ended bigint;
+    last_fence text;
+    top bigint;
+    first_kept lease_events;
+BEGIN
+    DELETE FROM lease_events
+    WHERE revision IN (SELECT revision FROM lease_events ORDER BY revision LIMIT most)
+        AND (at_ms < n - (r ->> 'history_ms')::bigint
+            OR revision <= newest - (r ->> 'history_events')::bigint);
+    GET DIAGNOSTICS events = ROW_COUNT;
+    SELECT * INTO first_kept FROM lease_events ORDER BY revision LIMIT 1;
+    PERFORM set_config('leasehold.oldest', coalesce(first_kept.revision, newest + 1)::text, true);
+    DELETE FROM leases WHERE lease_id IN (SELECT lease_id FROM leases
+        WHERE status <> 'active' AND ended_ms < coalesce(first_kept.at_ms, n)
+        ORDER BY ended_ms LIMIT most);
+    GET DIAGNOSTICS ended = ROW_COUNT;
+    WITH part AS (
+        SELECT key FROM lease_fences WHERE key > r ->> 'from' ORDER BY key LIMIT most
+    ), gone AS (
+        DELETE FROM lease_fences WHERE key IN (SELECT key FROM part)
+            AND (ended_ms < n - (r ->> 'idle_ms')::bigint OR ended_ms <= (r ->> 'idle_until')::bigint)
+        RETURNING token
+    )
+    SELECT (SELECT max(key) FROM part), (SELECT max(token) FROM gone) INTO last_fence, top;
+    PERFORM set_config('leasehold.floor',
+        greatest(top, current_setting('leasehold.floor')::bigint)::text, true);
+    DELETE FROM lease_replicas WHERE seen_ms < n - 3600000
+        AND replica NOT IN (SELECT replica FROM lease_waiters);
+    RETURN json_build_object('events', events, 'leases', ended, 'from', coalesce(last_fence, ''));
+END $$;

@@ -1,2 +1,0 @@
--- Gives a lease back (L16).
-return done(release(arg(), tonumber(arg()), arg(), arg()))

@@ -1,0 +1,161 @@
+-- The usual acquire (one key that is free, or held by somebody else) and the usual release (of a live
+-- lease that nobody waits for), straight through: no more is read, written or built than these need.
+-- The first command that is anything else, and all after it, are left to the kernel's way below.
+local count, place, next_arg = tonumber(ARGV[1]), 1, 2
+local answers = {}
+do
+  local call, format, floor = redis.call, string.format, math.floor
+  local sub, match = string.sub, string.match
+  local clock = call('TIME')
+  local now = clock[1] * 1000 + floor(clock[2] / 1000)
+  local counters = call('HMGET', META, 'revision', 'now', 'floor', 'waiting')
+  local revision = tonumber(counters[1])
+  local least = tonumber(counters[3]) or 0
+  local waiting = counters[4] and counters[4] ~= '0'
+  if counters[2] and tonumber(counters[2]) > now then now = tonumber(counters[2]) end
+  local at = format('%.0f', now)
+
+  -- Which commands look usual, and what has to be read for them.
+  local starts, keys, asked, seen = {}, {}, {}, {}
+  local from = next_arg
+  while revision and #keys < count do
+    local key, size
+    if ARGV[from] == 'release' then
+      key, size = ARGV[from + 1], 5
+    elseif ARGV[from + 3] == '0' and ARGV[from + 12] == '' and ARGV[from + 13] == ''
+      and ARGV[from + 14] == '1' then
+      key, size = ARGV[from + 15], 16
+    end
+    if not key or seen[key] then break end
+    seen[key] = true
+    local n = #keys + 1
+    keys[n], starts[n] = key, from
+    asked[n * 3 - 2] = SIDE .. key
+    asked[n * 3 - 1], asked[n * 3] = names(key)
+    from = from + size
+  end
+  local values, empty = {}, {}
+  if #keys > 0 then values = call('MGET', unpack(asked)) end
+  for n = 2, #asked, 3 do
+    if not values[n] then empty[#empty + 1] = asked[n] end
+  end
+  -- Another type than a string looks like nothing there, and was not written by us.
+  local strange = #empty > 0 and call('EXISTS', unpack(empty)) > 0
+
+  local kept, gone, timers, listed, unlisted, idle, news = {}, {}, {}, {}, {}, {}, {}
+  local joined, parted, watched = {}, {}, nil
+  local function emit(event, key, id, name, incarnation, token, expires, labels, terms)
+    revision = revision + 1
+    local number = format('%.0f', revision)
+    call('XADD', EVENTS, 'MAXLEN', '~', HISTORY, number .. '-0', 'event', event, 'at', at, 'key', key,
+      'lease', id, 'holder', name, 'incarnation', incarnation, 'token', token, 'expires', expires,
+      'labels', labels, 'detail', '', 'terms', terms)
+    if watched == nil then watched = call('PUBSUB', 'NUMSUB', NEWS)[2] > 0 end
+    if watched then
+      news[#news + 1] = {number, at, event, key, id, name, incarnation, token, expires, labels, ''}
+    end
+  end
+
+  -- How a live lease goes on behind its owner: expiry, renewal, ttl, policy, grace, handoff, id,
+  -- death, grant, labels.
+  local REST = '^(%d+)\31%d+\31%d+\31(%d)\31(%d+)\31[^\31]*\31([^\31]*)\31%d\31%d+\31([^\31]*)\31()'
+
+  local function release(key, n)
+    local p = starts[n]
+    local token, name, incarnation = ARGV[p + 2], ARGV[p + 3], ARGV[p + 4]
+    local packed, owner = values[n * 3 - 2], '\31' .. token .. '\31' .. name .. '\31' .. incarnation .. '\31'
+    if not packed or sub(packed, 1, #owner) ~= owner then return end
+    local expires, policy, grace, id, labels, rest = match(packed, REST, #owner + 1)
+    local lapses = policy == '1' and expires + grace or tonumber(expires)
+    if now >= lapses or values[n * 3 - 1] ~= (sub(key, 1, 5) == 'node:' and '1' or name) then return end
+    if waiting and call('EXISTS', QUEUE .. key) == 1 then return end
+    emit('lease_released', key, id, name, incarnation, token, expires, labels, '')
+    kept[#kept + 1] = asked[n * 3 - 2]
+    kept[#kept + 1] = 'released' .. sub(packed, 1, rest - 1)
+    gone[#gone + 1] = asked[n * 3 - 1]
+    unlisted[#unlisted + 1] = key
+    idle[#idle + 1] = at
+    idle[#idle + 1] = key
+    local members = parted[name] or {}
+    parted[name] = members
+    members[#members + 1] = incarnation .. '|' .. key
+    return 1
+  end
+
+  local function acquire(key, n)
+    local p = starts[n]
+    local name, incarnation, ttl, policy = ARGV[p + 4], ARGV[p + 5], ARGV[p + 6], ARGV[p + 7]
+    local grace, death, labels = ARGV[p + 8], ARGV[p + 9], ARGV[p + 10]
+    local packed, there, last = values[n * 3 - 2], values[n * 3 - 1], tonumber(values[n * 3]) or 0
+    if packed and sub(packed, 1, 1) == '\31' then
+      -- Live: held, or it is not as usual.
+      local token, holder, process, rest = match(packed, '^\31(%d+)\31([^\31]*)\31([^\31]*)\31()')
+      local expires, withheld, its_grace, _, its_labels = match(packed, REST, rest)
+      local left = expires - now
+      if withheld == '1' then left = left + its_grace end
+      if left <= 0 or ARGV[p + 11] ~= '0' or (holder == name and process == incarnation)
+        or there ~= (sub(key, 1, 5) == 'node:' and '1' or holder) then
+        return
+      end
+      return {'R', key, 'held', holder, process, token, left, its_labels}
+    end
+    if there or (strange and call('EXISTS', asked[n * 3 - 1]) == 1) then return end
+    if packed then
+      local token = tonumber(match(packed, '^[^\31]*\31(%d+)'))
+      if token > last then last = token end
+    end
+    if least > last then last = least end
+    last = last + 1
+    if last < now then last = now end
+    if last > 9007199254740991 then return end
+    local token, expires = format('%.0f', last), format('%.0f', now + ttl)
+    local lapses = policy == '1' and format('%.0f', expires + grace) or expires
+    local granted = revision + 1
+    local id = format('%08x-%04x-8000-80%02x-%012x', floor(now / 65536), now % 65536,
+      floor(granted / 281474976710656), granted % 281474976710656)
+    emit('lease_acquired', key, id, name, incarnation, token, expires, labels,
+      ttl .. ' ' .. policy .. ' ' .. grace .. ' ' .. death)
+    call('SET', asked[n * 3 - 1], sub(key, 1, 5) == 'node:' and '1' or name, 'PXAT', lapses)
+    packed = '\31' .. token .. '\31' .. name .. '\31' .. incarnation .. '\31' .. expires .. '\0310\31'
+      .. ttl .. '\31' .. policy .. '\31' .. grace .. '\31\31' .. id .. '\31' .. death .. '\31' .. at
+      .. '\31' .. labels .. '\31'
+    local k = #kept
+    kept[k + 1], kept[k + 2], kept[k + 3], kept[k + 4] = asked[n * 3 - 2], packed, asked[n * 3], token
+    timers[#timers + 1] = lapses
+    timers[#timers + 1] = key
+    listed[#listed + 1] = '0'
+    listed[#listed + 1] = key
+    local members = joined[name] or {}
+    joined[name] = members
+    members[#members + 1] = '0'
+    members[#members + 1] = incarnation .. '|' .. key
+    return key .. '\31' .. packed
+  end
+
+  for n, key in ipairs(keys) do
+    local answer
+    if ARGV[starts[n]] == 'release' then answer = release(key, n) else answer = acquire(key, n) end
+    if not answer then break end
+    answers[n] = answer
+    place = n + 1
+    next_arg = starts[n + 1] or from
+  end
+  if #kept > 0 then
+    call('MSET', unpack(kept))
+    call('HSET', META, 'revision', format('%.0f', revision), 'now', at)
+  end
+  if #gone > 0 then
+    call('DEL', unpack(gone))
+    call('ZREM', EXPIRY, unpack(unlisted))
+    call('ZREM', INDEX, unpack(unlisted))
+    call('ZADD', IDLE, unpack(idle))
+  end
+  if #timers > 0 then
+    call('ZADD', EXPIRY, unpack(timers))
+    call('ZADD', INDEX, unpack(listed))
+  end
+  for name, members in pairs(parted) do call('ZREM', HOLDER .. name, unpack(members)) end
+  for name, members in pairs(joined) do call('ZADD', HOLDER .. name, unpack(members)) end
+  if #news > 0 then call('PUBLISH', NEWS, cjson.encode(news)) end
+end
+if place > count then return answers end
