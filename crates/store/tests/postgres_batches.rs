@@ -70,6 +70,49 @@ async fn what_the_asker_is_told_about_a_usual_grant_is_what_the_database_holds()
     assert!((60_000..=65_000).contains(&left_ms), "{left_ms}");
 }
 
+/// Decided in time, and on its way to the disk while the old expiry passes.
+#[tokio::test]
+async fn l7_a_lease_whose_renewal_is_being_written_is_not_told_as_lost() {
+    let database = Server::shared().await;
+    let mut idle = options(&database.url());
+    idle.duties = false;
+    let store = Arc::new(Postgres::open(idle).await.expect("opens"));
+    let asked = Acquire {
+        ttl: Ttl::from_millis(50).expect("a ttl"),
+        ..ask("a", "ann")
+    };
+    let lease = take(&store, asked).await;
+    let (mut writer, connection) = tokio_postgres::connect(&database.url(), tokio_postgres::NoTls)
+        .await
+        .expect("connects");
+    tokio::spawn(connection);
+    let renewal = writer.transaction().await.expect("begins");
+    let renewed = renewal
+        .execute("UPDATE leases SET expires_ms = expires_ms + 60000", &[])
+        .await;
+    assert_eq!(renewed.expect("renewed"), 1);
+    wait::until(LIMIT, "the old expiry is over", async || {
+        store.now().await.expect("answered") > lease.expires_at
+    })
+    .await;
+    let look = tokio::spawn({
+        let (store, lease) = (store.clone(), lease.clone());
+        async move { tokio::join!(store.lease(lease.key), store.lease_by_id(lease.id)) }
+    });
+    wait::until(LIMIT, "both wait for the renewal", async || {
+        let waiting = "SELECT count(*) FROM pg_stat_activity \
+            WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        let waiting: i64 = renewal.query_one(waiting, &[]).await.expect("read").get(0);
+        waiting == 2
+    })
+    .await;
+    renewal.commit().await.expect("commits");
+    let (by_key, by_id) = look.await.expect("no panic");
+    let by_key = by_key.expect("answered").expect("it is live");
+    assert_eq!(by_key.expires_at, lease.expires_at.plus(60_000));
+    assert_eq!(by_id.expect("answered"), Some(by_key));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn l3_tokens_of_idle_keys_are_bounded_in_number_and_folded_oldest_first() {
     let database = Server::shared().await;

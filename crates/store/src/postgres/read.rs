@@ -72,28 +72,56 @@ impl Reader {
     }
 
     pub async fn lease(&self, key: &Key) -> Result<Option<Lease>, Error> {
-        let sql = format!(
-            "SELECT {LEASE} FROM leases WHERE key = $1 AND status = 'active' \
-             AND expires_ms + withheld_ms > {NOW}"
-        );
-        let rows = self.database.read(&sql, &[&key.as_str()]).await?;
-        rows.first().map(|row| row::lease(row, 0)).transpose()
+        let found = self
+            .one("key = $1 AND status = 'active'", &key.as_str())
+            .await?;
+        Ok(found.filter(|lease| lease.status == Status::Active))
     }
 
     /// One that lapsed and waits for its expiry is told as expired: nobody has it any more.
     pub async fn lease_by_id(&self, id: LeaseId) -> Result<Option<Lease>, Error> {
-        let sql = format!(
-            "SELECT {LEASE}, expires_ms + withheld_ms <= {NOW} FROM leases WHERE lease_id = $1"
-        );
-        let rows = self.database.read(&sql, &[&id.0]).await?;
-        let Some(found) = rows.first() else {
-            return Ok(None);
-        };
-        let mut lease = row::lease(found, 0)?;
-        if lease.status == Status::Active && row::get(found, 15)? {
-            lease.status = Status::Expired;
+        self.one("lease_id = $1", &id.0).await
+    }
+
+    /// One lease, expired if it has lapsed.
+    ///
+    /// What looks lapsed may have been renewed in time by somebody whose commit is still on its way to
+    /// the disk: told as lost now, it would be live again afterwards (L7). Whoever renews has the row
+    /// locked, so asking for the lock waits for that.
+    async fn one(
+        &self,
+        condition: &str,
+        parameter: &(dyn ToSql + Sync),
+    ) -> Result<Option<Lease>, Error> {
+        match self.glance(condition, "", parameter).await? {
+            Some((_, true)) => {}
+            seen => return Ok(seen.map(|(lease, _)| lease)),
         }
-        Ok(Some(lease))
+        let settled = self.glance(condition, "FOR SHARE", parameter).await?;
+        Ok(settled.map(|(mut lease, lapsed)| {
+            if lapsed {
+                lease.status = Status::Expired;
+            }
+            lease
+        }))
+    }
+
+    /// One lease, and whether it lapsed without having been expired.
+    async fn glance(
+        &self,
+        condition: &str,
+        lock: &str,
+        parameter: &(dyn ToSql + Sync),
+    ) -> Result<Option<(Lease, bool)>, Error> {
+        let sql = format!(
+            "SELECT {LEASE}, status = 'active' AND expires_ms + withheld_ms <= {NOW} \
+             FROM leases WHERE {condition} {lock}"
+        );
+        let rows = self.database.read(&sql, &[parameter]).await?;
+        let found = rows.first();
+        found
+            .map(|found| Ok((row::lease(found, 0)?, row::get(found, 15)?)))
+            .transpose()
     }
 
     /// In the order of keys. All that stands on one key stays on one page, since the next page starts

@@ -30,6 +30,10 @@ const SET: &str = "ttl_ms = coalesce(m_ttl, ttl_ms), \
     stats = coalesce(m_stats, stats), \
     handoff = CASE WHEN handoff ->> 'stage' = 'committed' THEN NULL ELSE handoff END";
 
+/// Whether a row is still live now that it is locked: before that, somebody may have seen it lapse (L7).
+const STILL_LIVE: &str = "status = 'active' \
+    AND expires_ms + withheld_ms > floor(extract(epoch FROM clock_timestamp()) * 1000)";
+
 impl Renewer {
     pub async fn renew(&self, request: Renew) -> Result<Vec<Renewed>, Error> {
         if self.events == RenewalEvents::Kept {
@@ -61,7 +65,7 @@ impl Renewer {
                      AND l.runner_id || '' = $1 AND l.incarnation || '' = $2 \
                      AND expires_ms + withheld_ms > n \
                  FOR NO KEY UPDATE OF l SKIP LOCKED) \
-             UPDATE leases SET {SET} FROM mine, clock WHERE lease_id = m_id AND status = 'active' \
+             UPDATE leases SET {SET} FROM mine, clock WHERE lease_id = m_id AND {STILL_LIVE} \
              RETURNING m_place, n, revision, {LEASE}"
         );
         let keys: Vec<&str> = asked.iter().map(|it| it.key.as_str()).collect();
@@ -120,7 +124,7 @@ impl Renewer {
                  FROM leases, clock WHERE {OWN} AND expires_ms + withheld_ms > n \
                  FOR NO KEY UPDATE OF leases SKIP LOCKED), \
              kept AS (UPDATE leases SET {SET} FROM mine, clock \
-                 WHERE lease_id = m_id AND status = 'active' RETURNING n, revision, {LEASE}) \
+                 WHERE lease_id = m_id AND {STILL_LIVE} RETURNING n, revision, {LEASE}) \
              SELECT (SELECT count(*) FROM leases WHERE {OWN}), kept.* \
              FROM (SELECT) one LEFT JOIN kept ON true ORDER BY kept.key"
         );
