@@ -173,6 +173,12 @@ async fn an_acquire_without_an_answer_is_given_back() {
     })
     .await;
     network.set(Network::Fine);
+    // It may have looked too early, and looks again in a moment.
+    eventually("told", async || {
+        world.advance(20, 20).await;
+        outcome.is_finished()
+    })
+    .await;
     let outcome = outcome.await.unwrap();
     assert!(
         matches!(&outcome, Err(Error::Failed(lease::Error::Unknown(_)))),
