@@ -3,12 +3,14 @@
 
 use lease::{
     Acquire, Acquired, Cause, Labels,
-    registry::{RUNNER, RunnerStatus},
+    registry::{Camera, RUNNER, RunnerStatus},
 };
 use leasehold_api::{AcquireRequest, Code};
 
 use super::{
-    cameras, place_of, runners, site,
+    cameras,
+    items::Item,
+    place_of, runners, site,
     store::{self, Found},
 };
 use crate::{App, Reject, auth::Caller, ops};
@@ -30,7 +32,7 @@ pub(crate) async fn acquire(
         if foreign(&request.tenant_id, &camera.value.tenant_id)
             || foreign(&request.site_id, &camera.value.site_id)
         {
-            return Err(cameras::unknown());
+            return Err(Camera::unknown());
         }
         versions(app, request, &camera.value).await?;
         let mut wanted = acquire.clone();
@@ -89,11 +91,7 @@ async fn runner(
 }
 
 /// A version that was sent must be the camera's own or that of its site, where the site demands it.
-async fn versions(
-    app: &App,
-    request: &AcquireRequest,
-    camera: &lease::registry::Camera,
-) -> Result<(), Reject> {
+async fn versions(app: &App, request: &AcquireRequest, camera: &Camera) -> Result<(), Reject> {
     if request.config_version.is_none() && request.zone_version.is_none() {
         return Ok(());
     }

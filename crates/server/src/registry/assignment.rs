@@ -11,7 +11,7 @@ use lease::{
 use leasehold_api::{Candidate, Explanation, Move, Plan};
 
 use super::{
-    Place, cameras, runners,
+    Place, items, runners,
     store::{self, Found},
 };
 use crate::Reject;
@@ -62,7 +62,7 @@ fn capabilities_suit(runner: &Runner, camera: &Camera) -> bool {
 
 impl Site {
     pub async fn load(authority: &dyn Authority, place: &Place) -> Result<Self, Reject> {
-        let cameras = cameras::all(authority, place).await?;
+        let cameras = items::all(authority, place).await?;
         let stored: Vec<Found<Runner>> = store::all(authority, RUNNER, place.prefix()).await?;
         let tenant = Some(place.tenant_id.as_str());
         let present: HashMap<String, _> = runners::live(authority, RUNNER, tenant, None)

@@ -5,10 +5,11 @@ pub(crate) mod admission;
 pub(crate) mod assignment;
 pub(crate) mod cameras;
 pub(crate) mod heartbeat;
+pub(crate) mod items;
 pub(crate) mod runners;
 pub(crate) mod site;
 pub(crate) mod store;
-pub(crate) mod zones;
+mod zones;
 
 use lease::{Authority, Key, registry::FieldError};
 use serde::{Deserialize, Serialize};

@@ -2,14 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use lease::{Authority, Committed, Transaction, UnixMillis, Write, canonical, registry::Camera};
+use lease::{
+    Authority, Committed, Transaction, UnixMillis, Write, canonical,
+    registry::{Camera, Zone},
+};
 use leasehold_api::{SiteSettings, SiteVersion};
 use serde_json::json;
 
 use super::{
-    Place, cameras,
+    Place, items,
     store::{self, Found},
-    zones,
 };
 use crate::{App, Reject};
 
@@ -61,7 +63,7 @@ pub(crate) async fn version(
     authority: &dyn Authority,
     place: &Place,
 ) -> Result<SiteVersion, Reject> {
-    let cameras = cameras::all(authority, place).await?;
+    let cameras = items::all(authority, place).await?;
     version_of(authority, place, &cameras).await
 }
 
@@ -71,7 +73,7 @@ pub(crate) async fn version_of(
     place: &Place,
     cameras: &[Found<Camera>],
 ) -> Result<SiteVersion, Reject> {
-    let zones = zones::all(authority, place).await?;
+    let zones: Vec<Found<Zone>> = items::all(authority, place).await?;
     let zones: Vec<_> = zones.iter().map(|found| &found.value).collect();
     let of = |version: fn(&Camera) -> String| -> BTreeMap<&str, String> {
         cameras

@@ -14,13 +14,16 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::leases::{from_cursor, tenant, to_cursor};
+use super::{
+    leases::{tenant, to_cursor},
+    pages::{Pages, after, prefix},
+};
 use crate::{
     App, Json, JsonBody, Query, Reject,
     auth::{Area, Auth, Caller, Level, RunnersAdmin, RunnersRead},
     query::page_limit,
     registry::{
-        cameras, enter, runners,
+        cameras, enter, items, runners,
         store::{self, Condition, Found},
     },
 };
@@ -31,16 +34,6 @@ pub(super) fn router() -> OpenApiRouter<App> {
         .routes(routes!(show, update, remove))
         .routes(routes!(by_name))
         .routes(routes!(available))
-}
-
-#[derive(Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct Pages {
-    /// At most this many: 1 to 1000, 100 when absent.
-    pub limit: Option<usize>,
-    /// Where the page before ended.
-    pub cursor: Option<String>,
 }
 
 /// What this caller may see of a camera: the credentials in its address only with their own scope.
@@ -77,26 +70,11 @@ async fn list(
     Query(pages): Query<Pages>,
 ) -> Result<Json<CameraList>, Reject> {
     let place = enter(&caller, &tenant_id, &site_id)?;
-    let query = RecordQuery {
-        kind: CAMERA.to_owned(),
-        prefix: place.prefix(),
-        after: after(pages.cursor.as_deref())?,
-        limit: page_limit(pages.limit)?,
-    };
-    let (found, more) = store::page(app.authority(), query).await?;
-    let next_cursor = found
-        .last()
-        .filter(|_| more)
-        .map(|it: &Found<Camera>| to_cursor(&it.key));
+    let (found, next_cursor) = pages.of_site(&app, &place).await?;
     Ok(Json(CameraList {
         cameras: found.into_iter().map(|it| view(&caller, it)).collect(),
         next_cursor,
     }))
-}
-
-pub(super) fn after(cursor: Option<&str>) -> Result<Option<String>, Reject> {
-    let key = cursor.map(from_cursor).transpose()?;
-    Ok(key.map(|key| key.id().to_owned()))
 }
 
 /// Add a camera.
@@ -110,7 +88,7 @@ async fn create(
     JsonBody(document): JsonBody<Document>,
 ) -> Result<Response, Reject> {
     let place = enter(&caller, &tenant_id, &site_id)?;
-    let found = cameras::create(&app, &place, document).await?;
+    let found = items::create(&app, &place, document).await?;
     Ok(answer(&caller, StatusCode::CREATED, found))
 }
 
@@ -124,7 +102,7 @@ async fn show(
     Path((tenant_id, site_id, uuid)): Path<(String, String, String)>,
 ) -> Result<Response, Reject> {
     let place = enter(&caller, &tenant_id, &site_id)?;
-    let found = cameras::load(app.authority(), &place, &uuid).await?;
+    let found = items::load(app.authority(), &place, &uuid).await?;
     Ok(answer(&caller, StatusCode::OK, found))
 }
 
@@ -144,7 +122,7 @@ async fn update(
 ) -> Result<Response, Reject> {
     let place = enter(&caller, &tenant_id, &site_id)?;
     let condition = Condition::from_headers(&headers)?;
-    let found = cameras::update(&app, &place, &uuid, condition, document).await?;
+    let found = items::update(&app, &place, &uuid, condition, document).await?;
     Ok(answer(&caller, StatusCode::OK, found))
 }
 
@@ -162,7 +140,7 @@ async fn remove(
 ) -> Result<Json<Success>, Reject> {
     let place = enter(&caller, &tenant_id, &site_id)?;
     let condition = Condition::from_headers(&headers)?;
-    cameras::delete(&app, &place, &uuid, condition).await?;
+    items::delete::<Camera>(&app, &place, &uuid, condition).await?;
     Ok(Json(Success { success: true }))
 }
 
@@ -237,18 +215,5 @@ async fn available(
                 next_cursor: None,
             }));
         }
-    }
-}
-
-/// What the ids of everything in a tenant or a site begin with.
-pub(super) fn prefix(tenant: Option<&str>, site: Option<&str>) -> Result<String, Reject> {
-    match (tenant, site) {
-        (None, None) => Ok(String::new()),
-        (None, Some(_)) => Err(Reject::field("tenant_id", "the tenant of the site")),
-        (Some(tenant), None) => {
-            crate::registry::Place::new(tenant, "-")?;
-            Ok(format!("{tenant}/"))
-        }
-        (Some(tenant), Some(site)) => Ok(crate::registry::Place::new(tenant, site)?.prefix()),
     }
 }

@@ -10,6 +10,7 @@ mod holders;
 mod lease;
 mod leases;
 mod nodes;
+mod pages;
 mod plan;
 mod renew;
 mod runners;

@@ -2,7 +2,7 @@
 
 use ::lease::{
     RecordQuery,
-    registry::{RUNNER, Runner, RunnerStatus},
+    registry::{RUNNER, RunnerStatus},
 };
 use axum::{
     extract::{Path, State},
@@ -18,17 +18,14 @@ use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
-    cameras::{after, prefix},
-    leases::{tenant, to_cursor},
+    leases::tenant,
+    pages::{after, page, prefix},
 };
 use crate::{
     App, Json, JsonBody, Query, Reject,
     auth::{Auth, Caller, RunnersAdmin, RunnersRead, RunnersWrite},
     query::page_limit,
-    registry::{
-        heartbeat, runners,
-        store::{self, Found},
-    },
+    registry::{heartbeat, runners},
 };
 
 pub(super) fn router() -> OpenApiRouter<App> {
@@ -93,11 +90,7 @@ async fn list(
         after: after(filter.cursor.as_deref())?,
         limit: page_limit(filter.limit)?,
     };
-    let (found, more) = store::page(app.authority(), query).await?;
-    let next_cursor = found
-        .last()
-        .filter(|_| more)
-        .map(|it: &Found<Runner>| to_cursor(&it.key));
+    let (found, next_cursor) = page(&app, query).await?;
     Ok(Json(RunnerList {
         runners: runners::shown_all(&app, &found, tenant_id.as_deref()).await?,
         next_cursor,

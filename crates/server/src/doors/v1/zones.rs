@@ -1,9 +1,6 @@
 //! The zones of a site.
 
-use ::lease::{
-    RecordQuery,
-    registry::{ZONE, Zone},
-};
+use ::lease::registry::Zone;
 use axum::{
     extract::{Path, State},
     response::{IntoResponse, Response},
@@ -12,18 +9,13 @@ use http::{HeaderMap, StatusCode, header};
 use leasehold_api::{Document, Success, ZoneList, paths};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{
-    cameras::{Pages, after},
-    leases::to_cursor,
-};
+use super::pages::Pages;
 use crate::{
     App, Json, JsonBody, Query, Reject,
     auth::{Auth, RunnersAdmin, RunnersRead},
-    query::page_limit,
     registry::{
-        enter,
-        store::{self, Condition, Found},
-        zones,
+        enter, items,
+        store::{Condition, Found},
     },
 };
 
@@ -57,17 +49,7 @@ async fn list(
     Query(pages): Query<Pages>,
 ) -> Result<Json<ZoneList>, Reject> {
     let place = enter(&caller, &tenant_id, &site_id)?;
-    let query = RecordQuery {
-        kind: ZONE.to_owned(),
-        prefix: place.prefix(),
-        after: after(pages.cursor.as_deref())?,
-        limit: page_limit(pages.limit)?,
-    };
-    let (found, more) = store::page(app.authority(), query).await?;
-    let next_cursor = found
-        .last()
-        .filter(|_| more)
-        .map(|it: &Found<Zone>| to_cursor(&it.key));
+    let (found, next_cursor) = pages.of_site(&app, &place).await?;
     Ok(Json(ZoneList {
         zones: found.into_iter().map(view).collect(),
         next_cursor,
@@ -85,7 +67,7 @@ async fn create(
     JsonBody(document): JsonBody<Document>,
 ) -> Result<Response, Reject> {
     let place = enter(&caller, &tenant_id, &site_id)?;
-    let found = zones::create(&app, &place, document).await?;
+    let found = items::create(&app, &place, document).await?;
     Ok(answer(StatusCode::CREATED, found))
 }
 
@@ -99,7 +81,7 @@ async fn show(
     Path((tenant_id, site_id, id)): Path<(String, String, String)>,
 ) -> Result<Response, Reject> {
     let place = enter(&caller, &tenant_id, &site_id)?;
-    let found = zones::load(app.authority(), &place, zones::number(&id)?).await?;
+    let found = items::load(app.authority(), &place, &id).await?;
     Ok(answer(StatusCode::OK, found))
 }
 
@@ -119,7 +101,7 @@ async fn update(
 ) -> Result<Response, Reject> {
     let place = enter(&caller, &tenant_id, &site_id)?;
     let condition = Condition::from_headers(&headers)?;
-    let found = zones::update(&app, &place, zones::number(&id)?, condition, document).await?;
+    let found = items::update(&app, &place, &id, condition, document).await?;
     Ok(answer(StatusCode::OK, found))
 }
 
@@ -137,6 +119,6 @@ async fn remove(
 ) -> Result<Json<Success>, Reject> {
     let place = enter(&caller, &tenant_id, &site_id)?;
     let condition = Condition::from_headers(&headers)?;
-    zones::delete(&app, &place, zones::number(&id)?, condition).await?;
+    items::delete::<Zone>(&app, &place, &id, condition).await?;
     Ok(Json(Success { success: true }))
 }

@@ -1,0 +1,190 @@
+//! What a site has many of: documents that are listed, added, changed and removed by their names.
+
+use lease::{
+    Authority, Committed, Key, Lease, LeaseRef, Transaction, UnixMillis, Write,
+    registry::FieldError,
+};
+use leasehold_api::{Code, Document};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Map, Value};
+
+use super::{
+    Place, index_key, invalid, site,
+    store::{self, Condition, Found},
+};
+use crate::{App, Reject};
+
+/// A sort of document that a site has many of.
+pub(crate) trait Item: Serialize + DeserializeOwned + PartialEq + Send + Sync {
+    /// The kind of its records.
+    const KIND: &'static str;
+    /// Whether a name is given only once over all sites. Such a thing is found, and owned, by its name
+    /// alone.
+    const UNIQUE: bool;
+
+    /// The name in the records of what a path calls `text`, unless nothing can be called so.
+    fn name_of(text: &str) -> Option<String>;
+
+    /// Its name in the records.
+    fn name(&self) -> String;
+
+    /// Everything that is wrong with it.
+    fn validate(&self) -> Result<(), Vec<FieldError>>;
+
+    /// Fills in what the path says already, and refuses what contradicts it. `text` is what the path
+    /// calls it, when it exists already.
+    fn settle(
+        fields: &mut Map<String, Value>,
+        place: &Place,
+        text: Option<&str>,
+    ) -> Result<(), Reject>;
+
+    /// The answer when there is none.
+    fn unknown() -> Reject;
+
+    /// The answer when there is one already.
+    fn taken(&self) -> Reject;
+}
+
+/// One of a site, by what a path calls it.
+pub(crate) async fn load<T: Item>(
+    authority: &dyn Authority,
+    place: &Place,
+    text: &str,
+) -> Result<Found<T>, Reject> {
+    let name = T::name_of(text).ok_or_else(T::unknown)?;
+    store::load(authority, place.key(T::KIND, &name)?)
+        .await?
+        .ok_or_else(T::unknown)
+}
+
+/// All of a site.
+pub(crate) async fn all<T: Item>(
+    authority: &dyn Authority,
+    place: &Place,
+) -> Result<Vec<Found<T>>, Reject> {
+    store::all(authority, T::KIND, place.prefix()).await
+}
+
+/// Adds one.
+pub(crate) async fn create<T: Item>(
+    app: &App,
+    place: &Place,
+    Document(mut fields): Document,
+) -> Result<Found<T>, Reject> {
+    T::settle(&mut fields, place, None)?;
+    let item: T = checked(fields)?;
+    let now = app.authority().now().await?;
+    let name = item.name();
+    let key = place.key(T::KIND, &name)?;
+    let mut transaction = Transaction {
+        expect: vec![store::absent(key.clone())],
+        writes: vec![
+            store::put(key.clone(), &item, now, now, "created")?,
+            site::touch(place, now)?,
+        ],
+        ..Transaction::default()
+    };
+    if T::UNIQUE {
+        let index = index_key(T::KIND, &name)?;
+        transaction.expect.push(store::absent(index.clone()));
+        let entry = store::put(index, place, now, now, "created")?;
+        transaction.writes.push(entry);
+    }
+    match app.authority().commit(transaction).await? {
+        Committed::Done { .. } => store::load(app.authority(), key)
+            .await?
+            .ok_or_else(T::unknown),
+        Committed::Conflict { .. } | Committed::Refused(_) => Err(item.taken()),
+    }
+}
+
+/// Changes the fields that are named.
+pub(crate) async fn update<T: Item>(
+    app: &App,
+    place: &Place,
+    text: &str,
+    condition: Condition,
+    Document(mut change): Document,
+) -> Result<Found<T>, Reject> {
+    T::settle(&mut change, place, Some(text))?;
+    for _ in 0..store::ATTEMPTS {
+        let found: Found<T> = load(app.authority(), place, text).await?;
+        condition.check(&found)?;
+        let Ok(Value::Object(mut fields)) = serde_json::to_value(&found.value) else {
+            return Err(Reject::new(
+                Code::InternalError,
+                "a stored document is no object",
+            ));
+        };
+        store::merge(&mut fields, change.clone());
+        let item: T = checked(fields)?;
+        if item == found.value {
+            // Nothing changes: no new version for anyone to fetch.
+            return Ok(found);
+        }
+        let now = app.authority().now().await?;
+        let write = store::put(found.key.clone(), &item, found.created_at, now, "changed")?;
+        if replace(app, place, &found, now, vec![write], None).await? {
+            return load(app.authority(), place, text).await;
+        }
+        if condition != Condition::None {
+            return Err(store::changed());
+        }
+    }
+    Err(store::contended())
+}
+
+/// Removes one. Whoever owns it loses it in the same step: work that is gone keeps no lease.
+pub(crate) async fn delete<T: Item>(
+    app: &App,
+    place: &Place,
+    text: &str,
+    condition: Condition,
+) -> Result<(), Reject> {
+    for _ in 0..store::ATTEMPTS {
+        let found: Found<T> = load(app.authority(), place, text).await?;
+        condition.check(&found)?;
+        let now = app.authority().now().await?;
+        let mut writes = vec![store::remove(found.key.clone(), "removed")];
+        let mut lease = None;
+        if T::UNIQUE {
+            let name = found.value.name();
+            writes.push(store::remove(index_key(T::KIND, &name)?, "removed"));
+            lease = app.authority().lease(Key::new(T::KIND, &name)?).await?;
+        }
+        if replace(app, place, &found, now, writes, lease).await? {
+            return Ok(());
+        }
+        if condition != Condition::None {
+            return Err(store::changed());
+        }
+    }
+    Err(store::contended())
+}
+
+/// Writes, if the document is still what was found. Says whether it was.
+async fn replace<T>(
+    app: &App,
+    place: &Place,
+    found: &Found<T>,
+    now: UnixMillis,
+    mut writes: Vec<Write>,
+    release: Option<Lease>,
+) -> Result<bool, Reject> {
+    writes.push(site::touch(place, now)?);
+    let transaction = Transaction {
+        expect: vec![found.expect()],
+        writes,
+        release: release.iter().map(LeaseRef::from).collect(),
+        ..Transaction::default()
+    };
+    let committed = app.authority().commit(transaction).await?;
+    Ok(matches!(committed, Committed::Done { .. }))
+}
+
+fn checked<T: Item>(fields: Map<String, Value>) -> Result<T, Reject> {
+    let item: T = store::parse(fields)?;
+    item.validate().map_err(invalid)?;
+    Ok(item)
+}
