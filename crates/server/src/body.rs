@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use axum::{
-    body::to_bytes,
+    body::{Body, Bytes},
     extract::{FromRequest, Request},
     response::{IntoResponse, Response},
 };
 use http::{HeaderMap, HeaderValue, StatusCode, header};
+use http_body_util::{BodyExt, Limited};
 use leasehold_api::Code;
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::time::timeout;
@@ -17,6 +18,10 @@ use crate::{Limits, Reject, frame::too_slow};
 /// What a call to the kernel's own interface may always hold: a transaction has several records of
 /// 256 KiB each.
 const KERNEL_BODY_BYTES: usize = 8 * 1024 * 1024;
+
+/// How much of a body that is too large is read all the same: most senders look for an answer only
+/// after they have sent everything, and would see a closed connection instead of the refusal.
+const DRAINED_BYTES: usize = 16 * 1024 * 1024;
 
 /// What the body of a request may be. Goes along with the request.
 #[derive(Clone, Copy)]
@@ -58,7 +63,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for JsonBody<T> {
 }
 
 /// Any JSON value as the body of a call to the kernel's own interface, not parsed yet.
-pub(crate) struct KernelBody(axum::body::Bytes);
+pub(crate) struct KernelBody(Bytes);
 
 impl KernelBody {
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T, Reject> {
@@ -79,26 +84,33 @@ impl<S: Send + Sync> FromRequest<S> for KernelBody {
     }
 }
 
-async fn read(request: Request, limit: BodyLimit) -> Result<axum::body::Bytes, Reject> {
+async fn read(request: Request, limit: BodyLimit) -> Result<Bytes, Reject> {
     let too_large = || {
         Reject::new(
             Code::PayloadTooLarge,
             format!("a body has at most {} bytes", limit.bytes),
         )
     };
-    let headers = request.headers();
-    let announced = headers
+    let (head, mut body) = request.into_parts();
+    let announced = head
+        .headers
         .get(header::CONTENT_LENGTH)
         .and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
     if announced.is_some_and(|length| length > limit.bytes) {
+        // Whoever asks first whether to send it is told no.
+        if !head.headers.contains_key(header::EXPECT) {
+            drain(&mut body, limit.time).await;
+        }
         return Err(too_large());
     }
-    let json = is_json(headers);
+    let json = is_json(&head.headers);
+    let whole = Limited::new(&mut body, limit.bytes).collect();
     // Reading fails when the body is too long or the caller went away; the latter sees no answer.
-    let bytes = timeout(limit.time, to_bytes(request.into_body(), limit.bytes))
-        .await
-        .map_err(|_| too_slow())?
-        .map_err(|_| too_large())?;
+    let Ok(whole) = timeout(limit.time, whole).await.map_err(|_| too_slow())? else {
+        drain(&mut body, limit.time).await;
+        return Err(too_large());
+    };
+    let bytes = whole.to_bytes();
     if !json && !bytes.is_empty() {
         return Err(Reject::new(
             Code::UnsupportedMediaType,
@@ -106,6 +118,22 @@ async fn read(request: Request, limit: BodyLimit) -> Result<axum::body::Bytes, R
         ));
     }
     Ok(bytes)
+}
+
+/// Takes the rest of a body off the connection, within bounds.
+async fn drain(body: &mut Body, time: Duration) {
+    let rest = async {
+        let mut left = DRAINED_BYTES;
+        while let Some(Ok(frame)) = body.frame().await {
+            let bytes = frame.data_ref().map_or(0, Bytes::len);
+            left = match left.checked_sub(bytes) {
+                Some(left) => left,
+                None => break,
+            };
+        }
+    };
+    // What did not arrive in time is left to the connection's end.
+    let _ = timeout(time, rest).await;
 }
 
 fn is_json(headers: &HeaderMap) -> bool {

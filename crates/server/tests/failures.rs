@@ -165,6 +165,34 @@ async fn more_than_the_limit_is_turned_away_and_keeping_goes_on() {
     assert_eq!(asked(&server, "/api/v1/leases/").await.status(), 200);
 }
 
+/// Most clients look for an answer only after they have sent everything: they must find it.
+#[tokio::test]
+async fn a_body_that_is_too_large_is_refused_even_if_its_sender_listens_late() {
+    let server = start_with(options()).await;
+    let body = vec![b'x'; 8 * 1024 * 1024];
+    let chunk = [
+        format!("{:x}\r\n", body.len()).as_bytes(),
+        &body,
+        b"\r\n0\r\n\r\n",
+    ]
+    .concat();
+    let sent = [
+        (format!("content-length: {}", body.len()), body),
+        ("transfer-encoding: chunked".to_owned(), chunk),
+    ];
+    for (framing, body) in sent {
+        let mut caller = TcpStream::connect(server.address).await.unwrap();
+        let head = format!(
+            "POST /api/v1/leases/acquire HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {WRITER}\r\ncontent-type: application/json\r\nconnection: close\r\n{framing}\r\n\r\n"
+        );
+        caller.write_all(head.as_bytes()).await.unwrap();
+        caller.write_all(&body).await.unwrap();
+        let mut answer = String::new();
+        caller.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 413"), "{framing}: {answer}");
+    }
+}
+
 #[tokio::test]
 async fn a_body_has_the_size_that_is_configured_and_arrives_in_time() {
     let mut options = options();
