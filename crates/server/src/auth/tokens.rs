@@ -21,8 +21,8 @@ use super::{Caller, Scope, TokenFile, file::Version};
 
 /// How often the file is looked at again for changes, at most.
 const RELOAD_MS: u64 = 1000;
-/// A token from outside is at least this long: shorter ones can be guessed.
-const MIN_SECRET_BYTES: usize = 8;
+/// A token from outside that is shorter than this can be guessed: it is taken, with a warning.
+const SAFE_SECRET_BYTES: usize = 16;
 
 /// Why tokens could not be used.
 #[derive(Debug, thiserror::Error)]
@@ -81,10 +81,15 @@ pub fn parse_tokens(place: &str, json: &str) -> Result<Vec<TokenSpec>, Error> {
         ))
     })?;
     for (index, spec) in specs.iter().enumerate() {
-        if spec.token.expose_secret().len() < MIN_SECRET_BYTES {
-            return Err(invalid(format!(
-                "token {index} is shorter than {MIN_SECRET_BYTES} bytes"
-            )));
+        match spec.token.expose_secret().len() {
+            0 => return Err(invalid(format!("token {index} is empty"))),
+            1..SAFE_SECRET_BYTES => tracing::warn!(
+                place,
+                token = index,
+                "this token has fewer than {SAFE_SECRET_BYTES} bytes and can be guessed; \
+                 make one with `leasehold token create`"
+            ),
+            _ => {}
         }
     }
     Ok(specs)
