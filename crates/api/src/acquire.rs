@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{CAMERA, Check, FieldError, LEASE_LABELS, Lease, OutagePolicy, Seconds, holder};
+use crate::{
+    CAMERA, Check, FieldError, LEASE_LABELS, Lease, OutagePolicy, Seconds, check::REQUIRED, holder,
+};
 
 /// The ttl when none is given.
 pub const DEFAULT_TTL_SECONDS: u64 = 60;
@@ -245,7 +247,7 @@ impl AcquireRequest {
                 } else {
                     "holder"
                 };
-                check.wrong(field, "this field is required");
+                check.wrong(field, REQUIRED);
                 return None;
             }
         };

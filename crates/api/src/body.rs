@@ -2,7 +2,7 @@
 
 use serde::de::DeserializeOwned;
 
-use crate::FieldError;
+use crate::{FieldError, check::REQUIRED};
 
 /// Reads a JSON object. A mistake says in which field it is and what was expected there. An empty
 /// body counts as `{}`, so that requests without any required field need none.
@@ -57,13 +57,27 @@ fn describe(path: &str, message: &str) -> FieldError {
         .strip_prefix("missing field `")
         .and_then(|rest| rest.strip_suffix('`'))
     {
-        return FieldError::new(inside(name), "this field is required");
+        return FieldError::new(inside(name), REQUIRED);
     }
     let field = if path == "." { "body" } else { path };
     let expected = message
         .rsplit_once(", expected ")
         .map_or(message, |(_, expected)| expected);
-    FieldError::new(field, expected)
+    FieldError::new(field, in_words(expected))
+}
+
+/// Names of Rust's types mean nothing to whoever wrote the JSON.
+fn in_words(expected: &str) -> &str {
+    match expected {
+        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number of at least 0",
+        "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number",
+        "f32" | "f64" => "a number",
+        "a boolean" => "true or false",
+        "a sequence" => "a list",
+        "a map" => "an object",
+        other if other.starts_with("struct ") => "an object",
+        other => other,
+    }
 }
 
 #[cfg(test)]
@@ -83,6 +97,10 @@ mod tests {
         assert!(unknown.expected.contains("ttl_seconds"), "{unknown:?}");
         assert_eq!(error(r#"{"pool": {"kind": "t"}}"#).field, "pool.ids");
         assert_eq!(error(r#"{"pool": {"kinds": "t"}}"#).field, "pool.kinds");
+        assert_eq!(
+            error(r#"{"wait_seconds": true}"#).expected,
+            error(r#"{"wait_seconds": "1"}"#).expected
+        );
         assert_eq!(error("[1]").field, "body");
         assert_eq!(error("{").field, "body");
         assert_eq!(error("{} {}").field, "body");

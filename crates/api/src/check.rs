@@ -2,6 +2,9 @@
 
 use crate::FieldError;
 
+/// What is expected of a field that is not there.
+pub(crate) const REQUIRED: &str = "a value: this field is required";
+
 /// The mistakes found so far.
 #[derive(Debug, Default)]
 pub struct Check {
@@ -36,7 +39,7 @@ impl Check {
     /// A value that must be there.
     pub fn required<T>(&mut self, field: &str, value: Option<T>) -> Option<T> {
         if value.is_none() {
-            self.wrong(field, "this field is required");
+            self.wrong(field, REQUIRED);
         }
         value
     }
