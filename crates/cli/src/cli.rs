@@ -130,7 +130,9 @@ pub fn main() -> ExitCode {
     match cli.run() {
         Ok(code) => code,
         Err(failure) => {
-            anstream::eprintln!("{failure}");
+            if !failure.is_silent() {
+                anstream::eprintln!("{failure}");
+            }
             failure.exit.into()
         }
     }
@@ -140,10 +142,7 @@ impl Cli {
     fn run(self) -> Outcome {
         // Verbs that need neither configuration nor server.
         match &self.verb {
-            Verb::Completions(arguments) => {
-                completions::run(arguments, Self::command());
-                return Ok(ExitCode::SUCCESS);
-            }
+            Verb::Completions(arguments) => return completions::run(arguments, Self::command()),
             Verb::Man(arguments) => return man::run(arguments, Self::command()),
             Verb::Config(verb) => return settings::run(verb, &self.shared),
             _ => {}

@@ -1,7 +1,11 @@
 //! `leasehold completions`.
 
+use std::process::ExitCode;
+
 use clap::Command;
 use clap_complete::Shell;
+
+use crate::{exit::Outcome, print};
 
 /// Print the completions of a shell
 #[derive(clap::Args, Debug)]
@@ -16,11 +20,9 @@ pub struct Arguments {
 }
 
 /// Prints them.
-pub fn run(arguments: &Arguments, mut command: Command) {
-    clap_complete::generate(
-        arguments.shell,
-        &mut command,
-        "leasehold",
-        &mut std::io::stdout(),
-    );
+pub fn run(arguments: &Arguments, mut command: Command) -> Outcome {
+    let mut script = Vec::new();
+    clap_complete::generate(arguments.shell, &mut command, "leasehold", &mut script);
+    print::bytes(&script)?;
+    Ok(ExitCode::SUCCESS)
 }

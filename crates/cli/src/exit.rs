@@ -79,6 +79,16 @@ impl Failure {
         }
     }
 
+    /// A failure that nobody wants to read about.
+    pub fn silent(exit: Exit) -> Self {
+        Self::new(exit, "")
+    }
+
+    /// Whether there is nothing to say.
+    pub fn is_silent(&self) -> bool {
+        self.message.is_empty()
+    }
+
     /// Adds what to do about it.
     pub fn hint(mut self, hint: impl fmt::Display) -> Self {
         self.hint = Some(hint.to_string());

@@ -4,7 +4,10 @@ use std::{path::PathBuf, process::ExitCode};
 
 use clap::Command;
 
-use crate::exit::{Exit, Failure, Outcome};
+use crate::{
+    exit::{Exit, Failure, Outcome},
+    print,
+};
 
 /// Print the manual page, or write the pages of all verbs into a folder
 #[derive(clap::Args, Debug)]
@@ -20,17 +23,18 @@ pub struct Arguments {
 
 /// Prints or writes.
 pub fn run(arguments: &Arguments, command: Command) -> Outcome {
-    let written = match &arguments.to {
-        Some(folder) => {
-            std::fs::create_dir_all(folder).and_then(|()| clap_mangen::generate_to(command, folder))
+    let failed = |error| Failure::new(Exit::Failed, format!("cannot write the manual: {error}"));
+    match &arguments.to {
+        Some(folder) => std::fs::create_dir_all(folder)
+            .and_then(|()| clap_mangen::generate_to(command, folder))
+            .map_err(failed)?,
+        None => {
+            let mut page = Vec::new();
+            clap_mangen::Man::new(command)
+                .render(&mut page)
+                .map_err(failed)?;
+            print::bytes(&page)?;
         }
-        None => clap_mangen::Man::new(command).render(&mut std::io::stdout()),
-    };
-    match written {
-        Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(error) => Err(Failure::new(
-            Exit::Failed,
-            format!("cannot write the manual: {error}"),
-        )),
     }
+    Ok(ExitCode::SUCCESS)
 }

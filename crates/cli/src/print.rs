@@ -1,6 +1,9 @@
 //! Data on standard output: tables for people, JSON for programs. Nothing depends on colour.
 
-use std::{fmt::Write as _, io::Write as _};
+use std::{
+    fmt::Write as _,
+    io::{ErrorKind, Write as _},
+};
 
 use comfy_table::{ContentArrangement, Table, presets};
 use jiff::Timestamp;
@@ -26,12 +29,22 @@ pub fn json(value: &impl Serialize) -> Result<(), Failure> {
     line(&text)
 }
 
-/// Prints a line. Whoever reads may stop reading (`| head`): that is no failure to talk about.
+/// Prints a line.
 pub fn line(text: &str) -> Result<(), Failure> {
+    bytes(format!("{text}\n").as_bytes())
+}
+
+/// Prints what is ready as it is. Whoever reads may stop reading (`| head`): that ends the program, and
+/// is no failure to talk about.
+pub fn bytes(bytes: &[u8]) -> Result<(), Failure> {
     let mut stdout = std::io::stdout().lock();
-    writeln!(stdout, "{text}")
+    stdout
+        .write_all(bytes)
         .and_then(|()| stdout.flush())
-        .map_err(|error| Failure::new(Exit::Failed, format!("cannot write: {error}")))
+        .map_err(|error| match error.kind() {
+            ErrorKind::BrokenPipe => Failure::silent(Exit::Failed),
+            _ => Failure::new(Exit::Failed, format!("cannot write: {error}")),
+        })
 }
 
 /// An empty table with these columns.

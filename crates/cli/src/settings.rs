@@ -8,6 +8,7 @@ use crate::{
     cli::Shared,
     config,
     exit::{Exit, Failure, Outcome},
+    print,
 };
 
 /// The verbs of `leasehold config`.
@@ -47,13 +48,13 @@ pub fn run(verb: &Verb, shared: &Shared) -> Outcome {
         }
         Verb::Show { variables: true } => {
             for setting in config::SETTINGS {
-                println!("{:<42}{}", setting.variable, setting.path);
+                print::line(&format!("{:<42}{}", setting.variable, setting.path))?;
             }
         }
         Verb::Show { variables: false } => {
             let text = serde_saphyr::to_string(&shared.load()?)
                 .map_err(|error| Failure::new(Exit::Failed, error))?;
-            print!("{text}");
+            print::bytes(text.as_bytes())?;
         }
     }
     Ok(ExitCode::SUCCESS)

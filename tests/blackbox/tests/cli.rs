@@ -3,7 +3,7 @@
 mod cli_support;
 
 use cli_support::{SOON, Server, run};
-use leasehold_testkit::Dir;
+use leasehold_testkit::{Binary, Dir};
 
 #[tokio::test]
 async fn a_lease_from_acquire_to_history() {
@@ -225,6 +225,20 @@ async fn completions_and_manual_pages_are_printed() {
     let ran = run(&["man", "--to", &dir.path().display().to_string()], &[]).await;
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     assert!(dir.join("leasehold-run.1").exists());
+}
+
+#[tokio::test]
+async fn a_reader_that_stops_reading_is_no_failure_to_talk_about() {
+    for verb in ["completions bash", "man", "config show --variables"] {
+        let script = format!("'{}' {verb} | true", Binary::leasehold_path().display());
+        let ran = tokio::process::Command::new("sh")
+            .args(["-c", &script])
+            .output()
+            .await
+            .expect("there is a shell");
+        let told = String::from_utf8_lossy(&ran.stderr);
+        assert_eq!(told, "", "{verb}");
+    }
 }
 
 #[tokio::test]
