@@ -1,7 +1,7 @@
 //! What the store's API costs over Redis itself: the same server, the same number of callers, the
 //! store beside scripts written by hand, each side on one multiplexed connection.
 //!
-//! Two peers, so that nobody is misled:
+//! Three peers, so that nobody is misled:
 //!
 //! * **by hand** does the work that a careful engineer needs for the same guarantees. Acquire takes the
 //!   key only when it is free (`SET NX PX`), gives it a fencing token that never goes back (the last one
@@ -11,6 +11,8 @@
 //!   and its place in the index. It knows no lease ids, incarnations, policies, waiters, pools, records,
 //!   watchers, lists by key or by holder, or reasons of a loss, and answers with numbers where the store
 //!   answers with whole leases.
+//! * **by hand, listed** does the same and keeps the two lists without which nobody can ask what is held,
+//!   or what a holder has: every key in order, and the keys of each holder.
 //! * **bare** is the least that is called a lock: `SET NX PX` and `INCR` of a counter; compare and
 //!   delete; compare and `PEXPIRE`. No history, no index, and a counter that starts again at 1 when
 //!   Redis lost its data.
@@ -48,6 +50,16 @@ redis.call('ZREM', KEYS[4], KEYS[1])
 redis.call('XADD', KEYS[3], 'MAXLEN', '~', 200000, '*', 'event', 'lease_released', 'at', now,
   'key', KEYS[1], 'holder', ARGV[1], 'token', ARGV[2], 'expires', '')
 return 1";
+
+/// What the lists add to an acquire and to a release.
+const ENLIST: &str = "
+redis.call('ZADD', KEYS[5], 0, KEYS[1])
+redis.call('ZADD', KEYS[6], 0, KEYS[1])
+";
+const DELIST: &str = "
+redis.call('ZREM', KEYS[5], KEYS[1])
+redis.call('ZREM', KEYS[6], KEYS[1])
+";
 
 const RENEW: &str = "
 local t = redis.call('TIME')
@@ -113,13 +125,15 @@ struct Hand {
 }
 
 impl Hand {
-    fn names(&self, id: &str) -> [String; 4] {
+    fn names(&self, id: &str) -> [String; 6] {
         let name = self.name;
         [
             format!("{name}:lease:{id}"),
             format!("{name}:fence:{id}"),
             format!("{name}:events"),
             format!("{name}:expiry"),
+            format!("{name}:keys"),
+            format!("{name}:holder:{HOLDER}"),
         ]
     }
 
@@ -154,7 +168,7 @@ impl Hand {
 
     async fn renew(&self, held: &[(String, u64)]) -> anyhow::Result<()> {
         let mut call = self.scripts[2].prepare_invoke();
-        let [_, _, _, expiry] = self.names("");
+        let [_, _, _, expiry, ..] = self.names("");
         call.key(expiry).arg(HOLDER).arg(TTL_MS);
         for (id, token) in held {
             let [lease, fence, ..] = self.names(id);
@@ -248,18 +262,34 @@ async fn main() -> anyhow::Result<()> {
     let store = Redis::open_url(&server.url()).await?;
     let client = redis::Client::open(server.url())?;
     let connection = client.get_multiplexed_async_connection().await?;
-    let hand = |name, scripts: [&str; 3]| Hand {
+    let hand = |name, scripts: [String; 3]| Hand {
         connection: connection.clone(),
         name,
         scripts: Arc::new(scripts.map(Script::new)),
     };
-    let by_hand = hand("hand", [ACQUIRE, RELEASE, RENEW]);
-    let bare = hand("bare", [BARE_ACQUIRE, BARE_RELEASE, BARE_RENEW]);
+    let bare = hand(
+        "bare",
+        [BARE_ACQUIRE, BARE_RELEASE, BARE_RENEW].map(String::from),
+    );
+    let by_hand = hand("hand", [ACQUIRE, RELEASE, RENEW].map(String::from));
+    let listing = |script: &str, lists: &str| {
+        let (head, last) = script.rsplit_once('\n').unwrap_or(("", script));
+        format!("{head}{lists}{last}")
+    };
+    let listed = hand(
+        "listed",
+        [
+            listing(ACQUIRE, ENLIST),
+            listing(RELEASE, DELIST),
+            RENEW.to_owned(),
+        ],
+    );
     let mut report = Report::default();
     for &callers in &options.callers {
         let sides = [
             ("bare", bare.turns()),
             ("by hand", by_hand.turns()),
+            ("by hand, listed", listed.turns()),
             ("store", our_turns(&store)),
         ];
         let figures = compare(&sides, callers, options.pace).await?;
