@@ -67,7 +67,7 @@ pub async fn compare(
         .map(|(((name, _), mut rates), latency)| {
             rates.sort_by(f64::total_cmp);
             Figures {
-                name: *name,
+                name,
                 rate: rates.get(rates.len() / 2).copied().unwrap_or_default(),
                 latency,
             }

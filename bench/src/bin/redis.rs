@@ -265,7 +265,7 @@ async fn main() -> anyhow::Result<()> {
     let hand = |name, scripts: [String; 3]| Hand {
         connection: connection.clone(),
         name,
-        scripts: Arc::new(scripts.map(Script::new)),
+        scripts: Arc::new(scripts.map(|script| Script::new(&script))),
     };
     let bare = hand(
         "bare",

@@ -24,17 +24,16 @@ pub struct Arguments {
 /// Prints or writes.
 pub fn run(arguments: &Arguments, command: Command) -> Outcome {
     let failed = |error| Failure::new(Exit::Failed, format!("cannot write the manual: {error}"));
-    match &arguments.to {
-        Some(folder) => std::fs::create_dir_all(folder)
+    if let Some(folder) = &arguments.to {
+        std::fs::create_dir_all(folder)
             .and_then(|()| clap_mangen::generate_to(command, folder))
-            .map_err(failed)?,
-        None => {
-            let mut page = Vec::new();
-            clap_mangen::Man::new(command)
-                .render(&mut page)
-                .map_err(failed)?;
-            print::bytes(&page)?;
-        }
+            .map_err(failed)?;
+    } else {
+        let mut page = Vec::new();
+        clap_mangen::Man::new(command)
+            .render(&mut page)
+            .map_err(failed)?;
+        print::bytes(&page)?;
     }
     Ok(ExitCode::SUCCESS)
 }
