@@ -100,8 +100,7 @@ async fn l7_a_lease_whose_renewal_is_being_written_is_not_told_as_lost() {
         async move { tokio::join!(store.lease(lease.key), store.lease_by_id(lease.id)) }
     });
     wait::until(LIMIT, "both wait for the renewal", async || {
-        let waiting = "SELECT count(*) FROM pg_stat_activity \
-            WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        let waiting = "SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted";
         let waiting: i64 = renewal.query_one(waiting, &[]).await.expect("read").get(0);
         waiting == 2
     })
