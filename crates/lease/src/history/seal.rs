@@ -96,7 +96,9 @@ impl Mark {
             None => hash.number(0),
             Some(lease) => {
                 hash.number(1)
-                    .text(&lease.id.to_string())
+                    .text(
+                        (lease.id.0.as_hyphenated()).encode_lower(&mut uuid::Uuid::encode_buffer()),
+                    )
                     .text(lease.holder.name.as_str())
                     .text(lease.holder.incarnation.as_str())
                     .number(lease.token.get())

@@ -1,6 +1,6 @@
 //! Questions to the tables: pages of events, leases that have ended, keys in order.
 
-use std::ops::ControlFlow;
+use std::{collections::BTreeMap, ops::ControlFlow};
 
 use lease::{
     Event, EventKind, EventPage, EventQuery, Key, Lease, LeaseId, LeaseQuery, Loss, OnOutage, Page,
@@ -9,9 +9,10 @@ use lease::{
 use rusqlite::{Connection, Row, params};
 
 use super::{
+    index,
     journal::{Failure, key_of},
     row,
-    state::read_state,
+    state::{State, read_state},
 };
 
 /// The first revision that is in the history, and the newest.
@@ -71,16 +72,7 @@ pub(super) fn ended(connection: &Connection, id: LeaseId) -> Result<Option<Lease
     let (_, low) = id.0.as_u64_pair();
     // The top two bits are the variant of a UUID.
     let revision = low & (u64::MAX >> 2);
-    let mut granted = None;
-    scan(
-        connection,
-        "SELECT revision, at, kind, key, data FROM events WHERE revision = ?1",
-        params![revision],
-        |event| {
-            granted = Some(event);
-            ControlFlow::Break(())
-        },
-    )?;
+    let granted = at(connection, Revision::new(revision))?;
     let granted = granted.filter(|event| event.lease.as_ref().is_some_and(|it| it.id == id));
     let Some(granted) = granted else {
         return Ok(None);
@@ -96,26 +88,45 @@ pub(super) fn ended(connection: &Connection, id: LeaseId) -> Result<Option<Lease
     Ok(lease)
 }
 
-/// The events of a key after a revision, in order: those that the index knows, and then the newest.
+/// The events of a key after a revision, in order: those that the index covers, and then the newest.
 fn of_key(
     connection: &Connection,
     key: &Key,
     after: Revision,
-    each: impl FnMut(Event) -> ControlFlow<()>,
+    mut each: impl FnMut(Event) -> ControlFlow<()>,
 ) -> Result<(), Failure> {
-    let indexed = read_state(connection)?.indexed;
+    let state = read_state(connection)?;
+    let indexed = index::of_key(connection, &state, key, after, |revision| {
+        Ok(match at(connection, revision)? {
+            Some(event) => each(event),
+            None => ControlFlow::Continue(()),
+        })
+    })?;
+    if indexed.is_break() {
+        return Ok(());
+    }
     scan(
         connection,
-        "SELECT events.revision, at, kind, events.key, data
-         FROM event_keys CROSS JOIN events ON events.revision = event_keys.revision
-         WHERE event_keys.key = ?1 AND event_keys.revision > ?2
-         UNION ALL
-         SELECT revision, at, kind, key, data FROM events
-         WHERE key = ?1 AND revision > max(?2, ?3)
-         ORDER BY 1",
-        params![key.as_str(), after.get(), indexed.get()],
+        "SELECT revision, at, kind, key, data FROM events
+         WHERE key = ?1 AND revision > max(?2, ?3) ORDER BY revision",
+        params![key.as_str(), after.get(), state.indexed.get()],
         each,
     )
+}
+
+/// The event of a revision, unless it is forgotten.
+fn at(connection: &Connection, revision: Revision) -> Result<Option<Event>, Failure> {
+    let mut found = None;
+    scan(
+        connection,
+        "SELECT revision, at, kind, key, data FROM events WHERE revision = ?1",
+        params![revision.get()],
+        |event| {
+            found = Some(event);
+            ControlFlow::Break(())
+        },
+    )?;
+    Ok(found)
 }
 
 /// The newest ended lease of each key that matches, in the order of the keys.
@@ -123,34 +134,28 @@ pub(super) fn ended_page(
     connection: &Connection,
     query: &LeaseQuery,
 ) -> Result<Page<Lease>, Failure> {
-    let mut found: Vec<Event> = Vec::new();
     let (from, to) = key_range(query);
-    let indexed = read_state(connection)?.indexed;
-    scan(
-        connection,
-        "SELECT event_keys.revision, at, kind, event_keys.key, data
-         FROM event_keys CROSS JOIN events ON events.revision = event_keys.revision
-         WHERE event_keys.key > ?1 AND event_keys.key < ?2
-           AND kind IN ('lease_expired', 'lease_revoked', 'lease_released', 'lease_stolen')
-         UNION ALL
-         SELECT revision, at, kind, key, data FROM events
-         WHERE revision > ?3 AND key > ?1 AND key < ?2
-           AND kind IN ('lease_expired', 'lease_revoked', 'lease_released', 'lease_stolen')
-         ORDER BY 4, 1",
-        params![from, to, indexed.get()],
-        |event| {
-            if !ended_matches(query, &event) {
-                return ControlFlow::Continue(());
+    let state = read_state(connection)?;
+    let mut newest = newest_ends(connection, query, &state, &from, &to)?;
+    let mut keys = index::Keys::between(connection, &state, &from, &to)?;
+    let mut found: Vec<Event> = Vec::new();
+    while found.len() <= query.limit {
+        let next = match (keys.peek(), newest.keys().next()) {
+            (Some(indexed), Some(new)) => indexed.min(new.as_str()).to_owned(),
+            (Some(key), None) => key.to_owned(),
+            (None, Some(key)) => key.clone(),
+            (None, None) => break,
+        };
+        let revisions = keys.take(&next)?;
+        let mut end = newest.remove(&next);
+        for revision in revisions.into_iter().rev() {
+            if end.is_some() {
+                break;
             }
-            let full = found.len() > query.limit;
-            match found.last_mut() {
-                Some(last) if last.key == event.key => *last = event,
-                _ if full => return ControlFlow::Break(()),
-                _ => found.push(event),
-            }
-            ControlFlow::Continue(())
-        },
-    )?;
+            end = at(connection, revision)?.filter(|event| ended_matches(query, event));
+        }
+        found.extend(end);
+    }
     let more = found.len() > query.limit;
     found.truncate(query.limit);
     let mut items = Vec::with_capacity(found.len());
@@ -161,6 +166,30 @@ pub(super) fn ended_page(
         items.extend(whole.or_else(|| as_lease(&end, &end)));
     }
     Ok(Page { items, more })
+}
+
+/// The newest matching end of each key, of those that the index does not cover yet.
+fn newest_ends(
+    connection: &Connection,
+    query: &LeaseQuery,
+    state: &State,
+    from: &str,
+    to: &str,
+) -> Result<BTreeMap<String, Event>, Failure> {
+    let mut newest = BTreeMap::new();
+    scan(
+        connection,
+        "SELECT revision, at, kind, key, data FROM events
+         WHERE revision > ?1 AND key > ?2 AND key < ?3 ORDER BY revision",
+        params![state.indexed.get(), from, to],
+        |event| {
+            if ended_matches(query, &event) {
+                newest.insert(event.key.as_str().to_owned(), event);
+            }
+            ControlFlow::Continue(())
+        },
+    )?;
+    Ok(newest)
 }
 
 /// Keys with a live lease, in order, as of the last durable change. May name a key whose lease has
@@ -204,7 +233,8 @@ fn ended_matches(query: &LeaseQuery, event: &Event) -> bool {
     let Some(lease) = &event.lease else {
         return false;
     };
-    query.status == Some(status_of(event.kind))
+    event.kind.ends_lease()
+        && query.status == Some(status_of(event.kind))
         && query.id.as_deref().is_none_or(|id| event.key.id() == id)
         && query
             .holder

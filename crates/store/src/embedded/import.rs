@@ -7,6 +7,7 @@ use super::{
     History,
     export::Site,
     guard::Guard,
+    index,
     journal::Failure,
     row, seals,
     state::{State, read_state, write_state},
@@ -129,22 +130,18 @@ impl Import for Site {
             let (revision, largest) = (arrival.event.revision, arrival.largest);
             self.work(move |connection| {
                 let before = read_state(connection)?;
-                let after = State {
+                let mut after = State {
                     revision: arrival.event.revision,
                     floor: arrival.floor,
                     history_from: arrival.oldest,
-                    indexed: arrival.event.revision,
+                    indexed: Revision::new(arrival.oldest.get().saturating_sub(1)),
                     // As after an orderly stop: the leases' time goes on with the next start.
                     stopped: Some(now),
                     latest: now,
                 };
                 let transaction = begin(connection)?;
                 put_event(&transaction, &arrival.event)?;
-                transaction.execute(
-                    "INSERT OR IGNORE INTO event_keys (key, revision)
-                     SELECT key, revision FROM events ORDER BY key, revision",
-                    [],
-                )?;
+                index::catch_up(&transaction, &mut after)?;
                 // A moved history is sealed anew: its events have new company here.
                 seals::seal_all(&transaction)?;
                 write_state(&transaction, &before, &after)?;

@@ -7,12 +7,11 @@ use lease::{
 use rusqlite::{Connection, ErrorCode, TransactionBehavior, params};
 
 use super::{
-    History,
-    index::KeyIndex,
+    History, index,
     place::{CACHE_PAGES, Place, format},
     retention,
     row::{self, Unreadable},
-    schema::{CREATE, FORMAT, FROM_1},
+    schema::{CREATE, FORMAT, FROM_1, FROM_2},
     seals::{self, Head},
     state::{State, read_state, values, write_state},
 };
@@ -71,7 +70,6 @@ pub(super) struct Journal {
     place: Place,
     connection: Connection,
     state: State,
-    index: KeyIndex,
     sealed: Head,
     history: History,
     renewals: RenewalEvents,
@@ -83,7 +81,8 @@ impl Journal {
         let mut connection = place.connect_to_write()?;
         match format(&connection)? {
             0 => create(&mut connection)?,
-            1 => upgrade(&mut connection)?,
+            1 => upgrade(&mut connection, &[FROM_1, FROM_2])?,
+            2 => upgrade(&mut connection, &[FROM_2])?,
             FORMAT => {}
             newer => return Err(Failure::Newer(newer)),
         }
@@ -92,7 +91,6 @@ impl Journal {
             place: place.clone(),
             state: read_state(&connection)?,
             connection,
-            index: KeyIndex::default(),
             sealed,
             history,
             renewals,
@@ -179,7 +177,6 @@ impl Journal {
             .connection
             .transaction_with_behavior(TransactionBehavior::Immediate)?;
         state.history_from = retention::trim(&transaction, &state, self.history, TIDY_EVENTS, now)?;
-        self.index.turn(&transaction, &mut state)?;
         write_state(&transaction, &self.state, &state)?;
         transaction.commit()?;
         self.state = state;
@@ -312,9 +309,7 @@ impl Journal {
         write_records(&transaction, engine, &mut records)?;
         let kept = effects.events.len();
         state.history_from = retention::trim(&transaction, &state, self.history, kept, now)?;
-        if KeyIndex::is_due(&state) {
-            self.index.turn(&transaction, &mut state)?;
-        }
+        index::catch_up(&transaction, &mut state)?;
         write_state(&transaction, &self.state, &state)?;
         transaction.commit()?;
         self.state = state;
@@ -381,9 +376,15 @@ fn create(connection: &mut Connection) -> Result<(), Failure> {
     Ok(())
 }
 
-fn upgrade(connection: &mut Connection) -> Result<(), Failure> {
+fn upgrade(connection: &mut Connection, steps: &[&str]) -> Result<(), Failure> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    transaction.execute_batch(FROM_1)?;
+    for step in steps {
+        transaction.execute_batch(step)?;
+    }
+    let before = read_state(&transaction)?;
+    let mut state = before;
+    index::catch_up(&transaction, &mut state)?;
+    write_state(&transaction, &before, &state)?;
     transaction.pragma_update(None, "user_version", FORMAT)?;
     transaction.commit()?;
     Ok(())

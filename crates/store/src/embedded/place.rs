@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, OpenFlags, config::DbConfig};
 
 use super::schema::DATABASE;
 
@@ -48,6 +48,8 @@ impl Place {
         };
         connection.busy_timeout(std::time::Duration::from_millis(BUSY_MS))?;
         connection.set_prepared_statement_cache_capacity(32);
+        // Otherwise SQLite plans statements anew whenever their parameters change.
+        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
         Ok(connection)
     }
 

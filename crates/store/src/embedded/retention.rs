@@ -3,7 +3,7 @@
 use lease::{Revision, UnixMillis};
 use rusqlite::{Connection, params};
 
-use super::{History, journal::Failure, seals, state::State};
+use super::{History, index, journal::Failure, seals, state::State};
 
 /// How many events are deleted with a batch, beside twice as many as it adds.
 const STEP: u64 = 64;
@@ -28,6 +28,7 @@ pub(super) fn trim(
             .prepare_cached("DELETE FROM events WHERE revision < ?1")?
             .execute([keep_from])?;
         seals::trim(connection, keep_from)?;
+        index::forget(connection, Revision::new(keep_from))?;
     }
     Ok(Revision::new(keep_from))
 }

@@ -15,6 +15,8 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 const VERSION: u8 = 1;
 /// Version and checksum.
 const HEAD: usize = 5;
+/// What the usual row needs, and more.
+const USUAL: usize = 256;
 
 /// Why stored bytes could not be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -180,7 +182,8 @@ pub(super) fn to_event(
 }
 
 fn encode(row: &impl Serialize) -> Vec<u8> {
-    let mut bytes = vec![VERSION, 0, 0, 0, 0];
+    let mut bytes = Vec::with_capacity(USUAL);
+    bytes.extend([VERSION, 0, 0, 0, 0]);
     bytes = postcard::to_extend(row, bytes).expect("memory takes every row");
     let sum = checksum(&bytes[HEAD..]).to_le_bytes();
     bytes[1..HEAD].copy_from_slice(&sum);

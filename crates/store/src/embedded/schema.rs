@@ -6,7 +6,7 @@
 //! | `slots` | one key: its newest token, and its live lease or how the last one ended | until the key was idle so long that its token is folded into `floor` |
 //! | `records` | one document | until it is removed |
 //! | `events` | one change, by revision, without gaps from `history_from` on | until the retention deletes it, oldest first |
-//! | `event_keys` | the key of one event up to `indexed` | a while longer than its event |
+//! | `event_keys` | one key in a block of revisions up to `indexed`: which of them are its events | a while longer than its events |
 //! | `seals` | the digests over the changes `first` to `last`, chained to the seal before | as the events it covers |
 //!
 //! | column | holds |
@@ -16,6 +16,7 @@
 //! | `slots.data`, `events.data` | version, checksum and fields, see the module `row` |
 //! | `records.value`, `records.revision` | the JSON text, and the revision of its last change |
 //! | `seals.previous`, `seals.digest`, `seals.marks` | see [`lease::history::Seal`] |
+//! | `event_keys.block`, `event_keys.places` | see the module `index` |
 //! | `events.revision`, `events.at`, `events.kind` | its place, the time in ms since 1970, and the word of its sort |
 //!
 //! Beside the database file `leasehold.db` with its `-wal` and `-shm`, the folder holds `lock` (taken by
@@ -23,7 +24,7 @@
 //! revision and token, kept apart from the write-ahead log so that losing the log is noticed).
 
 /// The format of the tables. A store of a newer format is left alone.
-pub(super) const FORMAT: i64 = 2;
+pub(super) const FORMAT: i64 = 3;
 
 /// The name of the database file.
 pub(super) const DATABASE: &str = "leasehold.db";
@@ -56,13 +57,14 @@ CREATE TABLE events (
 );
 
 CREATE TABLE event_keys (
+  block INTEGER NOT NULL,
   key TEXT NOT NULL,
-  revision INTEGER NOT NULL,
-  PRIMARY KEY (key, revision)
+  places BLOB NOT NULL,
+  PRIMARY KEY (block, key)
 ) WITHOUT ROWID;
 ";
 
-/// Turns the tables of format 1, which had indexes that every batch paid for, into those of today.
+/// Turns the tables of format 1, which had indexes that every batch paid for, into those of format 2.
 pub(super) const FROM_1: &str = "
 DROP INDEX slots_by_holder;
 DROP INDEX events_by_key;
@@ -75,6 +77,18 @@ CREATE TABLE event_keys (
   PRIMARY KEY (key, revision)
 ) WITHOUT ROWID;
 INSERT INTO meta (name, value) VALUES ('indexed', 0);
+";
+
+/// Turns the tables of format 2, whose index was in the order of the keys, into those of today.
+pub(super) const FROM_2: &str = "
+DROP TABLE event_keys;
+CREATE TABLE event_keys (
+  block INTEGER NOT NULL,
+  key TEXT NOT NULL,
+  places BLOB NOT NULL,
+  PRIMARY KEY (block, key)
+) WITHOUT ROWID;
+UPDATE meta SET value = (SELECT value - 1 FROM meta WHERE name = 'history_from') WHERE name = 'indexed';
 ";
 
 /// Makes the table of the seals, which came later than the others.
@@ -97,7 +111,7 @@ pub(super) enum Meta {
     Floor,
     /// The first revision from which on the history has every event.
     HistoryFrom,
-    /// The last revision whose event has its row in `event_keys`.
+    /// The last revision that the blocks in `event_keys` cover.
     Indexed,
     /// When the authority last stopped in good order; 0 while it runs and after a crash (L14).
     Stopped,

@@ -11,7 +11,7 @@ pub(super) struct State {
     pub revision: Revision,
     pub floor: Token,
     pub history_from: Revision,
-    /// The last revision that the index of the keys has.
+    /// The last revision that the index of the keys covers.
     pub indexed: Revision,
     /// When it stopped in good order, if it did.
     pub stopped: Option<UnixMillis>,

@@ -25,6 +25,9 @@ use super::{
 /// does not wait long for the last.
 pub(super) const BATCH: usize = 1024;
 
+/// How often the others get the processor in vain before a batch goes on without them.
+const QUIET_TURNS: u32 = 200;
+
 /// How often the past is tidied up while nothing else happens, in ms.
 const TIDY_MS: u64 = 60_000;
 
@@ -63,6 +66,8 @@ pub(super) struct Writer {
     tidy_at: UnixMillis,
     effects: Effects,
     held: Vec<Held>,
+    /// How many requests the last batch had.
+    last_batch: usize,
     waiting: HashMap<Ticket, Waiter>,
     tickets: HashMap<Call, Ticket>,
     /// Grants that reached nobody.
@@ -92,6 +97,7 @@ impl Writer {
             outage: None,
             effects: Effects::default(),
             held: Vec::with_capacity(BATCH),
+            last_batch: 0,
             waiting: HashMap::new(),
             tickets: HashMap::new(),
             returned: Vec::new(),
@@ -112,10 +118,28 @@ impl Writer {
                     taken = jobs.recv_many(&mut inbox, BATCH) => if taken == 0 { return None },
                     () = self.time.sleep_until(self.wake_at()) => {}
                 }
+                self.gather(jobs, &mut inbox);
             }
+            self.last_batch = inbox.len();
             self.turn(&mut inbox);
             if let Some(closing) = self.closing.take() {
                 return Some(closing);
+            }
+        }
+    }
+
+    /// Those who were answered last often ask again at once: they are let in, as long as they keep
+    /// coming, so that they share this batch's sync instead of waiting for it. Nobody waits for others
+    /// when there were none the last time.
+    fn gather(&self, jobs: &mut mpsc::Receiver<Job>, inbox: &mut Vec<Job>) {
+        let mut quiet = 0;
+        while inbox.len() < self.last_batch && quiet < QUIET_TURNS {
+            if let Ok(job) = jobs.try_recv() {
+                quiet = 0;
+                inbox.push(job);
+            } else {
+                quiet += 1;
+                std::thread::yield_now();
             }
         }
     }
