@@ -26,13 +26,17 @@ pub(super) struct Renewer {
 
 /// What every renewal changes. No indexed column is among it, so that the row is replaced in place.
 const SET: &str = "ttl_ms = coalesce(m_ttl, ttl_ms), \
-    expires_ms = greatest(expires_ms, n + coalesce(m_ttl, ttl_ms)), renewed_ms = n, \
-    stats = coalesce(m_stats, stats), \
+    expires_ms = greatest(expires_ms, (SELECT n FROM clock) + coalesce(m_ttl, ttl_ms)), \
+    renewed_ms = (SELECT n FROM clock), stats = coalesce(m_stats, stats), \
     handoff = CASE WHEN handoff ->> 'stage' = 'committed' THEN NULL ELSE handoff END";
 
-/// Whether a row is still live now that it is locked: before that, somebody may have seen it lapse (L7).
-const STILL_LIVE: &str = "status = 'active' \
-    AND expires_ms + withheld_ms > floor(extract(epoch FROM clock_timestamp()) * 1000)";
+/// Whether a row of `mine` is still live now that all of them are locked: before that, somebody may have
+/// seen it lapse (L7). The status is written in a way that no index has: PostgreSQL would rather look
+/// through every live lease when it believes that there are few.
+const STILL_LIVE: &str = "lease_id = m_id AND status || '' = 'active' \
+    AND expires_ms + withheld_ms > \
+        (SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint \
+         FROM (SELECT count(*) FROM mine) locked)";
 
 impl Renewer {
     pub async fn renew(&self, request: Renew) -> Result<Vec<Renewed>, Error> {
@@ -53,20 +57,22 @@ impl Renewer {
         }
     }
 
-    /// The names are no way to a lease here: a holder may have thousands, and each would be compared
-    /// with each.
+    /// Each lease is looked up by its key: a join would be planned for a few, and compare each renewal
+    /// with each lease when there are many. The names are no way to a lease here: a holder may have
+    /// thousands.
     async fn these(&self, holder: Holder, asked: Vec<Renewal>) -> Result<Vec<Renewed>, Error> {
         let sql = format!(
             "WITH clock AS MATERIALIZED (SELECT {NOW} AS n, revision FROM lease_clock), \
-             mine AS (SELECT l.lease_id AS m_id, place AS m_place, a.ttl AS m_ttl, a.stats AS m_stats \
+             mine AS (SELECT m_id, place AS m_place, a.ttl AS m_ttl, a.stats AS m_stats \
                  FROM unnest($3::text[], $4::bigint[], $5::bigint[], $6::text[]) \
-                     WITH ORDINALITY AS a (key, token, ttl, stats, place), leases l, clock \
-                 WHERE l.key = a.key AND l.status = 'active' AND l.token = a.token \
-                     AND l.runner_id || '' = $1 AND l.incarnation || '' = $2 \
-                     AND expires_ms + withheld_ms > n \
-                 FOR NO KEY UPDATE OF l SKIP LOCKED) \
-             UPDATE leases SET {SET} FROM mine, clock WHERE lease_id = m_id AND {STILL_LIVE} \
-             RETURNING m_place, n, revision, {LEASE}"
+                     WITH ORDINALITY AS a (key, token, ttl, stats, place) \
+                 CROSS JOIN LATERAL (SELECT lease_id AS m_id FROM leases l \
+                     WHERE l.key = a.key AND l.status = 'active' AND l.token = a.token \
+                         AND l.runner_id || '' = $1 AND l.incarnation || '' = $2 \
+                         AND expires_ms + withheld_ms > (SELECT n FROM clock) \
+                     FOR NO KEY UPDATE SKIP LOCKED) one) \
+             UPDATE leases SET {SET} FROM mine WHERE {STILL_LIVE} \
+             RETURNING m_place, (SELECT n FROM clock), (SELECT revision FROM clock), {LEASE}"
         );
         let keys: Vec<&str> = asked.iter().map(|it| it.key.as_str()).collect();
         let tokens: Vec<i64> = asked.iter().map(|it| number(it.token.get())).collect();
@@ -121,10 +127,10 @@ impl Renewer {
         let sql = format!(
             "WITH clock AS MATERIALIZED (SELECT {NOW} AS n, revision FROM lease_clock), \
              mine AS (SELECT lease_id AS m_id, NULL::bigint AS m_ttl, NULL::text AS m_stats \
-                 FROM leases, clock WHERE {OWN} AND expires_ms + withheld_ms > n \
-                 FOR NO KEY UPDATE OF leases SKIP LOCKED), \
-             kept AS (UPDATE leases SET {SET} FROM mine, clock \
-                 WHERE lease_id = m_id AND {STILL_LIVE} RETURNING n, revision, {LEASE}) \
+                 FROM leases WHERE {OWN} AND expires_ms + withheld_ms > (SELECT n FROM clock) \
+                 FOR NO KEY UPDATE SKIP LOCKED), \
+             kept AS (UPDATE leases SET {SET} FROM mine WHERE {STILL_LIVE} \
+                 RETURNING (SELECT n FROM clock), (SELECT revision FROM clock), {LEASE}) \
              SELECT (SELECT count(*) FROM leases WHERE {OWN}), kept.* \
              FROM (SELECT) one LEFT JOIN kept ON true ORDER BY kept.key"
         );
