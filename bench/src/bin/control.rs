@@ -16,7 +16,8 @@ use comfy_table::Table;
 use futures_util::future::{join_all, try_join_all};
 use hdrhistogram::Histogram;
 use lease::{
-    Acquire, Acquired, Authority, Cause, EventKind, Grace, Holder, Key, OnOutage, Ttl, Want,
+    Acquire, Acquired, Authority, Cause, EventKind, Grace, Holder, Key, OnOutage, Standing, Ttl,
+    Want,
     history::{self, Scope, Verifier},
 };
 use leasehold_client::{Client, Guard, Keeper, Options, Remote, keeper, new_holder};
@@ -293,7 +294,8 @@ async fn work(guards: &[Guard], span: Duration) -> BTreeMap<String, Duration> {
     while Instant::now() < end {
         for guard in guards {
             let now = Instant::now();
-            if guard.is_owned() {
+            // Owned, or in the grace that its policy gives it.
+            if guard.standing() != Standing::Over {
                 let before = last.insert(guard.key(), now).unwrap_or(now);
                 let gap = longest.entry(guard.key().to_string()).or_default();
                 *gap = (*gap).max(now - before);

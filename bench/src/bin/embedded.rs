@@ -17,6 +17,8 @@ use lease::{
     Want, Watch,
     engine::{self, Command, Effects, Engine, Outcome},
 };
+// Its allocator.
+use leasehold_bench as _;
 use leasehold_clock::System;
 use leasehold_store::embedded::{Embedded, Options};
 
@@ -33,12 +35,15 @@ struct Arguments {
     #[arg(long, default_value_t = 256)]
     clients: usize,
     /// How long each rate is measured, in seconds.
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 9)]
     seconds: u64,
     /// Where the store is made; a folder of the system's temporary one unless given.
     #[arg(long)]
     dir: Option<PathBuf>,
 }
+
+/// How long the disk and the store have their turns.
+const ROUND: Duration = Duration::from_secs(1);
 
 /// One line of the result.
 struct Figure {
@@ -69,20 +74,7 @@ async fn main() -> Result<()> {
 
 async fn measure(arguments: &Arguments, dir: &Path) -> Result<Vec<Figure>> {
     let mut figures = vec![engine_pairs(arguments.seconds)?];
-    let syncs = sync_rate(dir, arguments.seconds)?;
-    figures.push(Figure {
-        what: "the disk's own syncs, one after the other",
-        measured: format!("{syncs:.0}/s"),
-        aim: "",
-        met: true,
-    });
-    let pairs = durable_pairs(arguments, &dir.join("pairs")).await?;
-    figures.push(Figure {
-        what: "durable acquire+release, all clients",
-        measured: format!("{pairs:.0} pairs/s = {:.1} x syncs", pairs / syncs),
-        aim: ">= 20 x syncs",
-        met: pairs >= 20.0 * syncs,
-    });
+    figures.extend(durable(arguments, dir).await?);
     figures.extend(many_leases(arguments, &dir.join("many")).await?);
     Ok(figures)
 }
@@ -131,31 +123,65 @@ fn engine_pairs(seconds: u64) -> Result<Figure> {
     })
 }
 
+/// Durable acquires and releases beside the disk's own syncs: in turns of a second, since a disk's rate
+/// is not the same a moment later.
+async fn durable(arguments: &Arguments, dir: &Path) -> Result<Vec<Figure>> {
+    let store = Embedded::open(Options::at(dir.join("pairs")), Arc::new(System)).await?;
+    let mut log = std::fs::File::create(dir.join("syncs"))?;
+    let (mut syncs, mut pairs, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..arguments.seconds {
+        let sync_rate = sync_rate(&mut log)?;
+        let pair_rate = pair_rate(&store, arguments.clients).await?;
+        syncs.push(sync_rate);
+        pairs.push(pair_rate);
+        ratios.push(pair_rate / sync_rate);
+    }
+    store.close().await?;
+    let (syncs, pairs, ratio) = (median(syncs), median(pairs), median(ratios));
+    Ok(vec![
+        Figure {
+            what: "the disk's own syncs, one after the other",
+            measured: format!("{syncs:.0}/s"),
+            aim: "",
+            met: true,
+        },
+        Figure {
+            what: "durable acquire+release, all clients",
+            measured: format!("{pairs:.0} pairs/s = {ratio:.1} x syncs"),
+            aim: ">= 20 x syncs",
+            met: ratio >= 20.0,
+        },
+    ])
+}
+
+fn median(mut rates: Vec<f64>) -> f64 {
+    rates.sort_by(f64::total_cmp);
+    rates.get(rates.len() / 2).copied().unwrap_or_default()
+}
+
 /// How often the disk makes a page durable, written one after the other as a log is.
-fn sync_rate(dir: &Path, seconds: u64) -> Result<f64> {
-    let mut file = std::fs::File::create(dir.join("syncs"))?;
+fn sync_rate(log: &mut std::fs::File) -> Result<f64> {
     let page = [1_u8; 4096];
     let (started, mut syncs) = (start(), 0_u32);
-    while started.elapsed() < Duration::from_secs(seconds) {
-        file.write_all(&page)?;
-        file.sync_data()?;
+    while started.elapsed() < ROUND {
+        log.write_all(&page)?;
+        log.sync_data()?;
         syncs += 1;
     }
     Ok(f64::from(syncs) / started.elapsed().as_secs_f64())
 }
 
-async fn durable_pairs(arguments: &Arguments, dir: &Path) -> Result<f64> {
-    let store = Embedded::open(Options::at(dir), Arc::new(System)).await?;
+async fn pair_rate(store: &Embedded, count: usize) -> Result<f64> {
     let ttl = Ttl::from_secs(30)?;
-    let (started, time) = (start(), Duration::from_secs(arguments.seconds));
+    let started = start();
     let mut clients = tokio::task::JoinSet::new();
-    for client in 0..arguments.clients {
+    for client in 0..count {
         let store = store.clone();
         clients.spawn(async move {
             let key = Key::new("job", &client.to_string())?;
             let holder = Holder::new(&format!("client-{client}"), "1")?;
             let mut pairs = 0_u64;
-            while started.elapsed() < time {
+            while started.elapsed() < ROUND {
                 let request = Acquire::one(key.clone(), holder.clone(), ttl);
                 let Acquired::Granted { leases, .. } = store.acquire(request).await? else {
                     bail!("refused");
@@ -170,9 +196,7 @@ async fn durable_pairs(arguments: &Arguments, dir: &Path) -> Result<f64> {
     while let Some(client) = clients.join_next().await {
         pairs += client??;
     }
-    let rate = pairs as f64 / started.elapsed().as_secs_f64();
-    store.close().await?;
-    Ok(rate)
+    Ok(pairs as f64 / started.elapsed().as_secs_f64())
 }
 
 /// A million live leases: memory, punctuality, stop and start.

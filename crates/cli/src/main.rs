@@ -24,6 +24,11 @@ mod settings;
 mod token;
 mod worker;
 
+/// What one thread makes another frees: the request by the writer, its answer by whoever asked. The
+/// system's allocator takes a lock for each of these.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> std::process::ExitCode {
     match leasehold_agents::supervise::entry(std::env::args_os()) {
         Some(code) => code,
