@@ -3,7 +3,7 @@
 
 use lease::{
     Acquire, Acquired, Cause, Labels,
-    registry::{Camera, RUNNER, RunnerStatus},
+    registry::{Camera, RUNNER, Runner, RunnerStatus},
 };
 use leasehold_api::{AcquireRequest, Code};
 
@@ -25,8 +25,12 @@ pub(crate) async fn acquire(
     let uuid = request.camera_uuid.as_deref().unwrap_or_default();
     let runner_id = acquire.holder.name.as_str().to_owned();
     for _ in 0..store::ATTEMPTS {
-        let camera = cameras::find(app, caller, uuid).await?;
-        let runner = runner(app, &runner_id, &camera.value.tenant_id).await?;
+        let (camera, runner) =
+            tokio::join!(cameras::find(app, caller, uuid), runner(app, &runner_id));
+        let camera = camera?;
+        let runner = runner?
+            .filter(|found| found.value.tenant_id == camera.value.tenant_id)
+            .ok_or_else(runners::unknown)?;
         let foreign =
             |asked: &Option<String>, own: &str| asked.as_deref().is_some_and(|it| it != own);
         if foreign(&request.tenant_id, &camera.value.tenant_id)
@@ -76,18 +80,11 @@ pub(crate) async fn acquire(
     Err(store::contended())
 }
 
-async fn runner(
-    app: &App,
-    id: &str,
-    tenant: &str,
-) -> Result<Found<lease::registry::Runner>, Reject> {
-    let place = place_of(app.authority(), RUNNER, id).await?;
-    let place = place
-        .filter(|found| found.value.tenant_id == tenant)
-        .ok_or_else(runners::unknown)?;
-    store::load(app.authority(), place.value.key(RUNNER, id)?)
-        .await?
-        .ok_or_else(runners::unknown)
+async fn runner(app: &App, id: &str) -> Result<Option<Found<Runner>>, Reject> {
+    match place_of(app.authority(), RUNNER, id).await? {
+        Some(place) => store::load(app.authority(), place.value.key(RUNNER, id)?).await,
+        None => Ok(None),
+    }
 }
 
 /// A version that was sent must be the camera's own or that of its site, where the site demands it.
