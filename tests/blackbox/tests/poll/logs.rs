@@ -41,10 +41,14 @@ async fn every_event_of_a_target_s_life_is_one_line_that_says_everything() {
         level: "leasehold_agents=debug,info".to_owned(),
         ..fleet.settings()
     };
-    fleet.start_with(2, &settings).await;
+    // The first finds everything free, and hands half of it to the second.
+    fleet.start_with(1, &settings).await;
+    fleet.until_loads(&[4]).await;
+    told(&fleet.instances[0], "acquired", "INFO").await;
+    fleet.start_with(1, &settings).await;
     fleet.until_loads(&[2, 2]).await;
+    told(&fleet.instances[1], "taken_over", "INFO").await;
     for instance in &fleet.instances {
-        told(instance, "acquired", "INFO").await;
         told(instance, "renewed", "DEBUG").await;
     }
     // Redis is away for longer than the ttl: renewals fail, leases end, and come back.
