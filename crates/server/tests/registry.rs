@@ -24,6 +24,23 @@ fn names(list: &Value, field: &str) -> Vec<String> {
         .collect()
 }
 
+async fn a_camera_that_is_removed_while_it_is_acquired_keeps_no_lease() {
+    let server = start().await;
+    server.runner("t", "s", "run-1", 256).await;
+    for n in 0..60 {
+        let name = format!("cam-{n}");
+        server.camera("t", "s", &name).await;
+        let path = format!("{CAMERAS}{name}/");
+        let (_, (removed, answer)) = tokio::join!(
+            server.lease_camera(&name, "run-1"),
+            server.call(ADMIN, "DELETE", &path, Value::Null)
+        );
+        assert_eq!(removed, 200, "{answer}");
+    }
+    let left = get(&server, "/api/v1/leases/runner/run-1/").await;
+    assert_eq!(left, json!([]));
+}
+
 async fn a_camera_lives_with_all_its_fields_and_defaults() {
     let server = start().await;
     let made = server.camera("t", "s", "cam-1").await;
@@ -517,6 +534,7 @@ async fn scopes_are_needed() {
 }
 
 on_every_home!(
+    a_camera_that_is_removed_while_it_is_acquired_keeps_no_lease,
     a_camera_lives_with_all_its_fields_and_defaults,
     every_wrong_field_of_a_camera_is_named_and_nothing_is_kept,
     credentials_are_shown_only_with_their_own_scope,

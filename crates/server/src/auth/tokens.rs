@@ -265,3 +265,21 @@ fn known_spec(index: usize, spec: &TokenSpec) -> Known {
         },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_token_is_taken_and_an_empty_one_is_not() {
+        let parse = |token: &str| {
+            parse_tokens(
+                "here",
+                &format!("[{{\"token\":\"{token}\",\"scopes\":[]}}]"),
+            )
+        };
+        assert_eq!(parse("t").unwrap().len(), 1);
+        let refused = parse("").unwrap_err().to_string();
+        assert!(refused.contains("token 0 is empty"), "{refused}");
+    }
+}

@@ -147,13 +147,19 @@ pub(crate) async fn delete<T: Item>(
         condition.check(&found)?;
         let now = app.authority().now().await?;
         let mut writes = vec![store::remove(found.key.clone(), "removed")];
-        let mut lease = None;
+        let mut owned = None;
         if T::UNIQUE {
             let name = found.value.name();
             writes.push(store::remove(index_key(T::KIND, &name)?, "removed"));
-            lease = app.authority().lease(Key::new(T::KIND, &name)?).await?;
+            owned = Some(Key::new(T::KIND, &name)?);
         }
+        let lease = lease_of(app, owned.as_ref()).await?;
         if replace(app, place, &found, now, writes, lease).await? {
+            // Granted between the look and the removal; from the removal on, an acquire that still saw
+            // the document fails.
+            if let Some(late) = lease_of(app, owned.as_ref()).await? {
+                app.authority().release(LeaseRef::from(&late)).await?;
+            }
             return Ok(());
         }
         if condition != Condition::None {
@@ -161,6 +167,13 @@ pub(crate) async fn delete<T: Item>(
         }
     }
     Err(store::contended())
+}
+
+async fn lease_of(app: &App, owned: Option<&Key>) -> Result<Option<Lease>, Reject> {
+    match owned {
+        Some(key) => Ok(app.authority().lease(key.clone()).await?),
+        None => Ok(None),
+    }
 }
 
 /// Writes, if the document is still what was found. Says whether it was.
