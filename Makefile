@@ -27,7 +27,7 @@ test: lint ## everything that must be green: format, lints, tests, examples in t
 fuzz: ## ask a server everything its specification allows, for 10 minutes (LEASEHOLD_FUZZ_SECONDS)
 	@scripts/setup test
 	cargo build --workspace --bin leasehold
-	LEASEHOLD_FUZZ_SECONDS=$${LEASEHOLD_FUZZ_SECONDS:-600} cargo test --workspace --test schemathesis -- --nocapture
+	LEASEHOLD_FUZZ_SECONDS=$${LEASEHOLD_FUZZ_SECONDS:-600} cargo nextest run --workspace -E 'package(leasehold-blackbox) & test(schemathesis)' --no-capture
 
 lint: ## format and lints, without running anything
 	@scripts/setup run

@@ -1,0 +1,216 @@
+//! Sessions from their start to their end, with generated streams and real time.
+
+use lease::{
+    Acquire, Holder, Key, Labels, Ttl,
+    session::{self, Reason, Session, State},
+};
+use leasehold_agents::orchestrator::Profile;
+use leasehold_testkit::wait::until;
+
+use crate::orchestrator::world::{SOON, World};
+
+#[tokio::test]
+async fn a_session_runs_and_leaves_nothing_behind_when_it_stops() {
+    let world = World::new();
+    let worker = world.worker(world.options("worker-1", &["0", "1"])).await;
+    let key = world.accept("1:0:19:132F", "virtual", 60_000).await;
+    let running = world.reaches(&key, State::Running).await;
+    assert_eq!(running.tuner_slot.as_deref(), Some("0"));
+    assert_eq!(world.leases("service").await, ["1:0:19:132F"]);
+    assert_eq!(world.leases("tuner").await, ["0"]);
+    let folder = world.output.path().join(key.id());
+    assert!(folder.join("index.m3u8").exists());
+
+    world.ask_to_stop(&key).await;
+    let stopped = world.reaches(&key, State::Stopped).await;
+    assert_eq!(stopped.reason, Reason::ClientStop);
+    // One atomic step: whoever sees the end sees the leases free.
+    for kind in ["service", "tuner", "session"] {
+        assert_eq!(world.leases(kind).await, [] as [&str; 0], "{kind}");
+    }
+    let intent = session::intent_key(None, &stopped.idempotency_key).unwrap();
+    assert_eq!(world.authority.record(intent).await.unwrap(), None);
+    until(SOON, "the output is gone", async || !folder.exists()).await;
+    worker.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn another_profile_on_a_busy_channel_is_told_so() {
+    let world = World::new();
+    let mut options = world.options("worker-1", &["0", "1"]);
+    options.profiles.insert("other".into(), Profile::Virtual);
+    let worker = world.worker(options).await;
+    let first = world.accept("channel", "virtual", 60_000).await;
+    world.reaches(&first, State::Running).await;
+    let second = world.accept("channel", "other", 60_000).await;
+    let ended = world.reaches(&second, State::Ended).await;
+    assert_eq!(ended.reason, Reason::LeaseBusy);
+    assert_eq!(ended.outcome.as_deref(), Some("REJECTED_BUSY"));
+    assert_eq!(world.session(&first).await.state, State::Running);
+    assert_eq!(world.leases("tuner").await, ["0"]);
+    worker.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn more_channels_than_slots_are_refused_and_free_their_channel() {
+    let world = World::new();
+    let worker = world.worker(world.options("worker-1", &["a"])).await;
+    let first = world.accept("one", "virtual", 60_000).await;
+    world.reaches(&first, State::Running).await;
+    let second = world.accept("two", "virtual", 60_000).await;
+    let ended = world.reaches(&second, State::Ended).await;
+    assert_eq!(ended.reason, Reason::NoTuner);
+    assert_eq!(ended.outcome.as_deref(), Some("REJECTED_NO_TUNER"));
+    until(SOON, "the refused channel is free", async || {
+        world.leases("service").await == ["one"]
+    })
+    .await;
+    worker.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn two_workers_claim_each_session_once() {
+    let world = World::new();
+    let slots = ["0", "1", "2", "3", "4", "5", "6", "7"];
+    let one = world.worker(world.options("worker-1", &slots)).await;
+    let two = world.worker(world.options("worker-2", &slots)).await;
+    let mut keys = Vec::new();
+    for number in 0..8 {
+        keys.push(
+            world
+                .accept(&format!("channel-{number}"), "virtual", 60_000)
+                .await,
+        );
+    }
+    for key in &keys {
+        world.reaches(key, State::Running).await;
+    }
+    assert_eq!(world.leases("tuner").await.len(), 8);
+    assert_eq!(one.sessions() + two.sessions(), 8);
+    one.stop().await.unwrap();
+    two.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_session_without_heartbeats_expires_and_its_tuner_is_reused() {
+    let world = World::new();
+    let worker = world.worker(world.options("worker-1", &["0"])).await;
+    let _reaper = world.reaper(10_000, 3_600_000);
+    let silent = world.accept("one", "virtual", 1_000).await;
+    world.reaches(&silent, State::Running).await;
+    let stopped = world.reaches(&silent, State::Stopped).await;
+    assert_eq!(stopped.reason, Reason::LeaseExpired);
+    assert_eq!(stopped.stop_reason.as_deref(), Some("LEASE_EXPIRED"));
+    let next = world.accept("two", "virtual", 60_000).await;
+    world.reaches(&next, State::Running).await;
+    worker.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn new_sessions_expire_without_any_worker() {
+    let world = World::new();
+    let _reaper = world.reaper(10_000, 3_600_000);
+    let key = world.accept("one", "virtual", 300).await;
+    let stopped = world.reaches(&key, State::Stopped).await;
+    assert_eq!(stopped.reason, Reason::LeaseExpired);
+}
+
+#[tokio::test]
+async fn the_sweep_finds_what_events_missed_and_forgets_the_old() {
+    let world = World::new();
+    // Expired while no reaper was there to see it.
+    let key = world.accept("one", "virtual", 50).await;
+    until(SOON, "the lease is gone", async || {
+        world.leases("session").await.is_empty()
+    })
+    .await;
+    let _reaper = world.reaper(100, 300);
+    world.reaches(&key, State::Stopped).await;
+    until(SOON, "the session is forgotten", async || {
+        world.authority.record(key.clone()).await.unwrap().is_none()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_lost_event_is_made_good_by_the_scan() {
+    let world = World::new();
+    // Accepted before the worker was there: no event will ever reach it.
+    let key = world.accept("one", "virtual", 60_000).await;
+    let worker = world.worker(world.options("worker-1", &["0"])).await;
+    world.reaches(&key, State::Running).await;
+    worker.stop().await.unwrap();
+    let stopped = world.session(&key).await;
+    assert_eq!(
+        (stopped.state, stopped.reason),
+        (State::Stopped, Reason::Shutdown)
+    );
+}
+
+#[tokio::test]
+async fn a_restarted_worker_frees_its_own_predecessors_leases_and_no_others() {
+    let world = World::new();
+    let ttl = Ttl::from_secs(60).unwrap();
+    // What a worker that was killed leaves behind: leases, and a session that claims to run.
+    let dead = Holder::new("worker-1", "before").unwrap();
+    let other = Holder::new("worker-2", "alive").unwrap();
+    let labels = |key: &Key| Labels::new([("session".to_owned(), key.to_string())].into()).unwrap();
+    let key = world.accept("mine", "virtual", 60_000).await;
+    for (holder, lease) in [
+        (&dead, "service:mine"),
+        (&dead, "tuner:0"),
+        (&dead, "worker:worker-1"),
+        (&other, "tuner:1"),
+    ] {
+        let mut request = Acquire::one(lease.parse().unwrap(), holder.clone(), ttl);
+        request.labels = labels(&key);
+        world.authority.acquire(request).await.unwrap();
+    }
+    let record = world.authority.record(key.clone()).await.unwrap().unwrap();
+    let mut session = Session::from_record(&record).unwrap();
+    session.worker = Some(dead);
+    session.become_state(State::Starting, Reason::None, session.created_at);
+    world
+        .authority
+        .commit(session.update(&record))
+        .await
+        .unwrap();
+
+    let worker = world.worker(world.options("worker-1", &["0", "1"])).await;
+    let failed = world.session(&key).await;
+    assert_eq!(
+        (failed.state, failed.reason),
+        (State::Failed, Reason::WorkerLost)
+    );
+    assert_eq!(world.leases("tuner").await, ["1"]);
+    let again = world.accept("mine", "virtual", 60_000).await;
+    world.reaches(&again, State::Running).await;
+    worker.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_sessions_of_a_silent_worker_fail_when_its_leases_lapse() {
+    let world = World::new();
+    let _reaper = world.reaper(200, 3_600_000);
+    let key = world.accept("one", "virtual", 60_000).await;
+    let dead = Holder::new("worker-9", "silent").unwrap();
+    let ttl = Ttl::from_millis(700).unwrap();
+    for lease in ["service:one", "worker:worker-9"] {
+        let mut request = Acquire::one(lease.parse().unwrap(), dead.clone(), ttl);
+        request.labels = Labels::new([("session".to_owned(), key.to_string())].into()).unwrap();
+        world.authority.acquire(request).await.unwrap();
+    }
+    let record = world.authority.record(key.clone()).await.unwrap().unwrap();
+    let mut session = Session::from_record(&record).unwrap();
+    session.worker = Some(dead);
+    session.become_state(State::Starting, Reason::None, session.created_at);
+    world
+        .authority
+        .commit(session.update(&record))
+        .await
+        .unwrap();
+
+    let failed = world.reaches(&key, State::Failed).await;
+    assert_eq!(failed.reason, Reason::WorkerLost);
+    assert_eq!(world.leases("session").await, [] as [&str; 0]);
+}

@@ -1,0 +1,171 @@
+//! What the contract says about assignment, the same on every home.
+
+use lease::{Acquire, Holder, Key, Ttl, polling::POLL};
+use leasehold_agents::poller::{LeaseState, Options};
+use leasehold_testkit::wait;
+
+use crate::poller::fleet::{Kind, PATIENCE, TTL_MS, Watchdog, home, until_loads};
+
+async fn one_instance_owns_everything(kind: Kind) {
+    let home = home(kind).await;
+    home.put_targets(12).await;
+    let fleet = home.start_many(1).await;
+    until_loads(&fleet, &[12]).await;
+    let only = &fleet[0];
+    assert_eq!(only.live_nodes(), [only.instance_id().to_string()]);
+    let turn = only.turn("session-1").expect("owned for certain");
+    assert!(turn.is_current() && turn.left().as_millis() > 0);
+    assert!(only.turn("session-1").is_none(), "one poll at a time");
+    drop(turn);
+    assert!(only.turn("session-1").is_some());
+    only.stop().await.unwrap();
+    assert!(only.turn("session-2").is_none(), "stopped");
+}
+
+async fn five_start_at_once_on_ten_targets(kind: Kind) {
+    let home = home(kind).await;
+    home.put_targets(10).await;
+    let fleet = home.start_many(5).await;
+    let watchdog = Watchdog::over(&fleet);
+    until_loads(&fleet, &[2, 2, 2, 2, 2]).await;
+    watchdog.finish().await;
+}
+
+async fn three_instances_share_nine_targets_evenly(kind: Kind) {
+    let home = home(kind).await;
+    home.put_targets(9).await;
+    let fleet = home.start_many(3).await;
+    let watchdog = Watchdog::over(&fleet);
+    until_loads(&fleet, &[3, 3, 3]).await;
+    for instance in &fleet {
+        for target in instance.owned() {
+            let me = instance.instance_id().to_string();
+            assert_eq!(instance.preferred_owner(&target).as_ref(), Some(&me));
+            let info = instance.lease_info(&target);
+            assert_eq!((info.state, info.owner), (LeaseState::Owned, Some(me)));
+        }
+    }
+    watchdog.finish().await;
+}
+
+async fn a_third_joins_two_with_ten(kind: Kind) {
+    let home = home(kind).await;
+    home.put_targets(10).await;
+    let mut fleet = home.start_many(2).await;
+    until_loads(&fleet, &[5, 5]).await;
+    let tokens = |fleet: &[leasehold_agents::poller::Coordinator]| {
+        let all = fleet.iter().flat_map(|it| {
+            let owned = it.owned();
+            owned.into_iter().map(move |target| {
+                let token = it.lease_info(&target).token.map_or(0, lease::Token::get);
+                (target, token)
+            })
+        });
+        all.collect::<std::collections::BTreeMap<_, _>>()
+    };
+    let before = tokens(&fleet);
+    fleet.push(home.start(Options::with_ttl_ms(TTL_MS)).await);
+    let watchdog = Watchdog::over(&fleet);
+    until_loads(&fleet, &[3, 3, 4]).await;
+    let newcomer = fleet[2].owned().len();
+    assert!((3..=4).contains(&newcomer), "it has {newcomer}");
+    for (target, token) in tokens(&fleet) {
+        assert!(token >= before[&target], "{target}: tokens went back");
+        let moved = fleet[2].is_owned(&target);
+        assert!(
+            !moved || token > before[&target],
+            "{target}: moved without a new token"
+        );
+    }
+    watchdog.finish().await;
+}
+
+async fn paused_and_deleted_targets_are_released_at_once(kind: Kind) {
+    let home = home(kind).await;
+    home.put_targets(4).await;
+    let fleet = home.start_many(2).await;
+    until_loads(&fleet, &[2, 2]).await;
+    let paused = r#"{"id":"session-1","isPaused":true}"#.to_owned();
+    let changes = [("session-1", Some(paused)), ("session-2", None)];
+    home.put(changes.map(|(id, value)| (id.to_owned(), value)))
+        .await;
+    wait::until(PATIENCE, "both are released", async || {
+        let key = |id| Key::new(POLL, id).unwrap();
+        let first = home.authority.lease(key("session-1")).await.unwrap();
+        let second = home.authority.lease(key("session-2")).await.unwrap();
+        first.is_none() && second.is_none()
+    })
+    .await;
+    until_loads(&fleet, &[1, 1]).await;
+    let again = r#"{"id":"session-1","isPaused":false}"#.to_owned();
+    home.put([("session-1".to_owned(), Some(again))]).await;
+    until_loads(&fleet, &[1, 2]).await;
+}
+
+async fn a_lease_that_another_program_holds_is_respected(kind: Kind) {
+    let home = home(kind).await;
+    let holder = Holder::new("somebody-else", "1").unwrap();
+    let key = Key::new(POLL, "session-1").unwrap();
+    let ttl = Ttl::from_millis(2_000).unwrap();
+    let grant = Acquire::one(key.clone(), holder, ttl);
+    home.authority.acquire(grant).await.unwrap();
+    home.put_targets(2).await;
+    let fleet = home.start_many(1).await;
+    until_loads(&fleet, &[1]).await;
+    assert_eq!(fleet[0].try_acquire("session-1").await, Ok(false));
+    let info = fleet[0].lease_info("session-1");
+    assert_eq!(info.state, LeaseState::Other);
+    assert_eq!(info.owner.as_deref(), Some("somebody-else"));
+    // It lapses, and only then it is taken.
+    until_loads(&fleet, &[2]).await;
+}
+
+async fn capacity_and_weight_bound_what_an_instance_takes(kind: Kind) {
+    let home = home(kind).await;
+    home.put_targets(9).await;
+    let limited = Options {
+        capacity: Some(2),
+        ..Options::with_ttl_ms(TTL_MS)
+    };
+    let heavy = Options {
+        weight: 2,
+        display_name: Some("the big one".to_owned()),
+        ..Options::with_ttl_ms(TTL_MS)
+    };
+    let fleet = [home.start(limited).await, home.start(heavy).await];
+    until_loads(&fleet, &[2, 7]).await;
+    assert_eq!(fleet[0].owned().len(), 2);
+    let names: Vec<_> = fleet[0]
+        .members()
+        .into_iter()
+        .filter_map(|it| it.name)
+        .collect();
+    assert_eq!(names, ["the big one"]);
+}
+
+async fn release_is_idempotent_and_leaves_the_target_to_others(kind: Kind) {
+    let home = home(kind).await;
+    home.put_targets(2).await;
+    let fleet = home.start_many(1).await;
+    until_loads(&fleet, &[2]).await;
+    let only = &fleet[0];
+    let token = only.lease_info("session-1").token;
+    only.release("session-1").await.unwrap();
+    assert!(!only.is_owned("session-1"));
+    only.release("session-1").await.unwrap();
+    only.release("no-such-target").await.unwrap();
+    assert_eq!(only.try_acquire("session-1").await, Ok(true));
+    assert_eq!(only.try_acquire("session-1").await, Ok(true));
+    assert!(only.lease_info("session-1").token > token);
+}
+
+on_every_home!(
+    one_instance_owns_everything,
+    five_start_at_once_on_ten_targets,
+    three_instances_share_nine_targets_evenly,
+    a_third_joins_two_with_ten,
+    paused_and_deleted_targets_are_released_at_once,
+    a_lease_that_another_program_holds_is_respected,
+    capacity_and_weight_bound_what_an_instance_takes,
+    release_is_idempotent_and_leaves_the_target_to_others,
+);

@@ -1,0 +1,8 @@
+//! The kernel from outside: values, rules of the engine, rendezvous and the tenure of a holder.
+
+mod engine_edges;
+mod engine_invariants;
+mod expiry_order;
+mod rendezvous;
+mod tenure;
+mod values;

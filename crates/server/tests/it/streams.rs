@@ -1,0 +1,322 @@
+//! What stays open: events with honest gaps, and the holder's stream.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::time::Duration;
+
+use futures_util::{SinkExt as _, StreamExt as _};
+use leasehold_testkit::wait;
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
+use tokio_tungstenite::{
+    MaybeTlsStream, WebSocketStream, connect_async,
+    tungstenite::{Message, client::IntoClientRequest as _},
+};
+
+use crate::support::{ADMIN, LONG, READER, Running, WRITER, options, start, start_with};
+
+/// Reads server-sent events one by one.
+struct Events {
+    response: reqwest::Response,
+    text: String,
+}
+
+impl Events {
+    async fn open(server: &Running, last: Option<u64>) -> Self {
+        let mut request = server
+            .http
+            .get(format!("{}/api/v1/events/stream", server.url))
+            .bearer_auth(READER);
+        if let Some(last) = last {
+            request = request.header("last-event-id", last.to_string());
+        }
+        let response = request.send().await.unwrap();
+        assert_eq!(response.status(), 200);
+        assert_eq!(response.headers()["content-type"], "text/event-stream");
+        let mut events = Self {
+            response,
+            text: String::new(),
+        };
+        assert_eq!(events.block().await.as_deref(), Some(": open"));
+        events
+    }
+
+    async fn block(&mut self) -> Option<String> {
+        loop {
+            if let Some((block, rest)) = self.text.split_once("\n\n") {
+                let (block, rest) = (block.to_owned(), rest.to_owned());
+                self.text = rest;
+                return Some(block);
+            }
+            let chunk = tokio::time::timeout(LONG, self.response.chunk())
+                .await
+                .unwrap()
+                .unwrap()?;
+            self.text.push_str(std::str::from_utf8(&chunk).unwrap());
+        }
+    }
+
+    /// Name and data of the next event, without heartbeats.
+    async fn next(&mut self) -> Option<(String, Value)> {
+        loop {
+            let block = self.block().await?;
+            let field = |name: &str| {
+                block
+                    .lines()
+                    .find_map(|line| line.strip_prefix(name))
+                    .map(|it| it.trim().to_owned())
+            };
+            if let (Some(name), Some(data)) = (field("event:"), field("data:")) {
+                return Some((name, serde_json::from_str(&data).unwrap()));
+            }
+        }
+    }
+}
+
+type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
+
+async fn connect(server: &Running, holder: &str, proxied: bool) -> Socket {
+    let url = format!(
+        "ws://{}/api/v1/holders/{holder}/stream?incarnation=i1",
+        server.address
+    );
+    let mut request = url.into_client_request().unwrap();
+    let headers = request.headers_mut();
+    headers.insert("authorization", format!("Bearer {WRITER}").parse().unwrap());
+    if proxied {
+        headers.insert("x-forwarded-for", "10.0.0.9".parse().unwrap());
+    }
+    let (mut socket, _) = connect_async(request).await.unwrap();
+    let welcome = hear(&mut socket).await;
+    assert_eq!(
+        (&welcome["type"], &welcome["proves_death"]),
+        (&json!("welcome"), &json!(!proxied))
+    );
+    socket
+}
+
+async fn hear(socket: &mut Socket) -> Value {
+    loop {
+        let message = tokio::time::timeout(LONG, socket.next())
+            .await
+            .unwrap()
+            .unwrap()
+            .unwrap();
+        if let Message::Text(text) = message {
+            return serde_json::from_str(&text).unwrap();
+        }
+    }
+}
+
+/// A lease of a holder with the incarnation of [`connect`], released when it dies.
+async fn mortal(server: &Running, id: &str, holder: &str) -> Value {
+    let body = json!({"kind": "job", "id": id, "holder": holder, "incarnation": "i1", "release_on_death": true});
+    server
+        .call(WRITER, "POST", "/api/v1/leases/acquire/", body)
+        .await
+        .1
+}
+
+async fn is_live(server: &Running, id: &str) -> bool {
+    let (_, list) = server
+        .call(
+            READER,
+            "GET",
+            &format!("/api/v1/leases/?kind=job&id={id}"),
+            Value::Null,
+        )
+        .await;
+    !list["leases"].as_array().unwrap().is_empty()
+}
+
+#[tokio::test]
+async fn l20_a_stream_resumes_where_it_ended() {
+    let server = start().await;
+    server.acquire("a", "1", "h").await;
+    let mut events = Events::open(&server, None).await;
+    server.acquire("a", "2", "h").await;
+    let (name, second) = events.next().await.unwrap();
+    assert_eq!(
+        (name.as_str(), &second["id"]),
+        ("lease_acquired", &json!("2"))
+    );
+    drop(events);
+    server.acquire("a", "3", "h").await;
+    server.acquire("a", "4", "h").await;
+    let mut events = Events::open(&server, second["revision"].as_u64()).await;
+    for id in ["3", "4"] {
+        assert_eq!(events.next().await.unwrap().1["id"], id);
+    }
+    let (_, page) = server
+        .call(READER, "GET", "/api/v1/events/?limit=3", Value::Null)
+        .await;
+    assert_eq!(
+        (page["events"].as_array().unwrap().len(), &page["more"]),
+        (3, &json!(true))
+    );
+    let rest = format!("/api/v1/events/?after={}", page["next_after"]);
+    let (_, rest) = server.call(READER, "GET", &rest, Value::Null).await;
+    assert_eq!(rest["events"].as_array().unwrap().len(), 1);
+    let (status, _) = server
+        .call(READER, "GET", "/api/v1/events/?type=nonsense", Value::Null)
+        .await;
+    assert_eq!(status, 400);
+}
+
+#[tokio::test]
+async fn l20_a_gap_is_told_with_a_snapshot() {
+    let server = start().await;
+    server.acquire("a", "1", "h").await;
+    // A revision from the future: a store that lost its data, and a reader that did not.
+    let mut events = Events::open(&server, Some(1_000_000)).await;
+    let (name, snapshot) = events.next().await.unwrap();
+    assert_eq!(name, "snapshot");
+    assert_eq!(snapshot["leases"][0]["id"], "1");
+}
+
+#[tokio::test]
+async fn streams_end_with_a_goodbye_when_the_server_stops() {
+    let mut server = start().await;
+    let mut events = Events::open(&server, None).await;
+    let mut socket = connect(&server, "h", false).await;
+    let lease = mortal(&server, "x", "h").await;
+    assert_eq!(events.next().await.unwrap().0, "lease_acquired");
+    let body = json!({"kind": "job", "id": "x", "holder": "other", "wait_seconds": 60});
+    let waiting = {
+        let (http, url) = (server.http.clone(), server.url.clone());
+        let request = http
+            .post(format!("{url}/api/v1/leases/acquire/"))
+            .bearer_auth(WRITER)
+            .json(&body);
+        tokio::spawn(async move { request.send().await.unwrap().status().as_u16() })
+    };
+    wait::until(LONG, "the wait is counted", async || {
+        let (_, metrics) = server.call("", "GET", "/metrics", Value::Null).await;
+        metrics.as_str().unwrap().contains("leasehold_waiters 1")
+    })
+    .await;
+    server.tell_to_stop();
+    assert_eq!(waiting.await.unwrap(), 503);
+    assert_eq!(events.next().await.unwrap().0, "goodbye");
+    assert_eq!(hear(&mut socket).await["type"], "goodbye");
+    server.stopped().await;
+    // L15: the end of the server proves nothing about its holders.
+    let live = server
+        .authority
+        .lease("job:x".parse().unwrap())
+        .await
+        .unwrap();
+    assert_eq!(live.map(|it| it.token.get()), lease["token"].as_u64());
+}
+
+#[tokio::test]
+async fn l17_a_holder_renews_and_learns_of_its_losses_on_its_stream() {
+    let server = start().await;
+    let mut socket = connect(&server, "h", false).await;
+    let lease = mortal(&server, "x", "h").await;
+    server.clock.advance(1000);
+    socket
+        .send(Message::text(r#"{"type":"renew","seq":1}"#))
+        .await
+        .unwrap();
+    let renewed = hear(&mut socket).await;
+    assert_eq!(
+        (&renewed["type"], &renewed["seq"]),
+        (&json!("renewed"), &json!(1))
+    );
+    assert_eq!(
+        renewed["results"][0]["lease"]["renewed_at"],
+        "2027-01-15T08:00:01.000Z"
+    );
+    socket
+        .send(Message::text(
+            r#"{"type":"renew","seq":2,"leases":[{"kind":"job"}]}"#,
+        ))
+        .await
+        .unwrap();
+    let failed = hear(&mut socket).await;
+    assert_eq!(
+        (&failed["type"], &failed["problem"]["status"]),
+        (&json!("failed"), &json!(400))
+    );
+    let path = format!(
+        "/api/v1/leases/{}/revoke/",
+        lease["lease_id"].as_str().unwrap()
+    );
+    server
+        .call(ADMIN, "POST", &path, json!({"reason": "maintenance"}))
+        .await;
+    let lost = hear(&mut socket).await;
+    assert_eq!(
+        (&lost["type"], &lost["token"]),
+        (&json!("lost"), &lease["token"])
+    );
+    assert_eq!(
+        lost["loss"],
+        json!({"reason": "revoked", "detail": "maintenance"})
+    );
+}
+
+#[tokio::test]
+async fn l15_a_connection_that_the_kernel_closed_proves_death() {
+    let server = start().await;
+    let socket = connect(&server, "h", false).await;
+    mortal(&server, "x", "h").await;
+    server.acquire("job", "immortal", "h").await;
+    // What the kernel does when a process is killed: the socket is closed, nothing is said.
+    drop(socket);
+    wait::until(LONG, "the dead holder's lease is released", async || {
+        !is_live(&server, "x").await
+    })
+    .await;
+    assert!(is_live(&server, "immortal").await);
+}
+
+#[tokio::test]
+async fn l15_a_goodbye_a_proxy_or_a_newer_connection_is_no_proof() {
+    let server = start().await;
+    mortal(&server, "x", "h").await;
+    mortal(&server, "y", "behind").await;
+    let mut polite = connect(&server, "h", false).await;
+    polite
+        .send(Message::text(r#"{"type":"goodbye"}"#))
+        .await
+        .unwrap();
+    drop(polite);
+    let mut closing = connect(&server, "h", false).await;
+    closing.close(None).await.unwrap();
+    drop(closing);
+    drop(connect(&server, "behind", true).await);
+    let mut earlier = connect(&server, "h", false).await;
+    let newer = connect(&server, "h", false).await;
+    assert_eq!(hear(&mut earlier).await["type"], "goodbye");
+    drop(earlier);
+    wait::until(LONG, "only the newest stream is open", async || {
+        let (_, metrics) = server.call("", "GET", "/metrics", Value::Null).await;
+        metrics
+            .as_str()
+            .unwrap()
+            .contains("leasehold_holder_streams 1")
+    })
+    .await;
+    assert!(is_live(&server, "x").await);
+    assert!(is_live(&server, "y").await);
+    // And the newest one still counts.
+    drop(newer);
+    wait::until(LONG, "the death is seen", async || {
+        !is_live(&server, "x").await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_idle_stream_shows_that_it_is_alive() {
+    let mut options = options();
+    options.limits.stream_heartbeat_ms = 50;
+    let server = start_with(options).await;
+    let mut events = Events::open(&server, None).await;
+    assert_eq!(events.block().await.as_deref(), Some(": alive"));
+    let mut socket = connect(&server, "h", false).await;
+    let message = tokio::time::timeout(Duration::from_secs(5), socket.next()).await;
+    assert!(matches!(message, Ok(Some(Ok(Message::Ping(_))))));
+}

@@ -1,0 +1,101 @@
+//! The same tests on every home of the state: in memory on a clock moved by hand, and on a real
+//! PostgreSQL and a real Redis, whose time runs by itself.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use futures_util::{StreamExt as _, stream};
+use lease::Authority;
+use leasehold_testkit::{Postgres as PostgresServer, redis::Redis as RedisServer};
+
+/// How many tests run at once on one service.
+const AT_ONCE: usize = 4;
+
+/// A test that has not begun yet.
+pub type Case = Pin<Box<dyn Future<Output = ()>>>;
+
+/// A service that holds the state.
+#[derive(Clone)]
+pub enum Home {
+    Postgres,
+    Redis(Arc<RedisServer>),
+}
+
+tokio::task_local! {
+    static HOME: Home;
+}
+
+impl Home {
+    /// Where the test that runs now has its state; in memory unless it is told otherwise.
+    pub fn current() -> Option<Self> {
+        HOME.try_with(Self::clone).ok()
+    }
+
+    pub async fn redis() -> Self {
+        Self::Redis(Arc::new(RedisServer::start().await))
+    }
+
+    /// An empty authority that nothing else uses.
+    pub async fn open(&self) -> Arc<dyn Authority> {
+        match self {
+            Self::Postgres => {
+                let options = PostgresServer::shared().await.url().parse().unwrap();
+                let store = leasehold_store::postgres::Postgres::open(options).await;
+                Arc::new(store.unwrap())
+            }
+            Self::Redis(server) => {
+                static NUMBER: AtomicU64 = AtomicU64::new(1);
+                let mut options = leasehold_store::redis::Options::parse(&server.url()).unwrap();
+                options.prefix = format!("t{}:", NUMBER.fetch_add(1, Ordering::Relaxed));
+                let store = leasehold_store::redis::Redis::open(options).await;
+                Arc::new(store.unwrap())
+            }
+        }
+    }
+
+    /// Runs tests here, a few at a time.
+    pub async fn run(&self, cases: Vec<(&'static str, Case)>) {
+        let running = cases.into_iter().map(|(name, case)| {
+            HOME.scope(self.clone(), async move {
+                case.await;
+                eprintln!("passed: {name}");
+            })
+        });
+        let mut running = stream::iter(running).buffer_unordered(AT_ONCE);
+        while running.next().await.is_some() {}
+    }
+}
+
+/// Makes tests of functions: each one in memory, and all of them on PostgreSQL and on Redis.
+macro_rules! on_every_home {
+    ($($name:ident),* $(,)?) => {
+        mod in_memory {
+            $(
+                #[tokio::test]
+                async fn $name() {
+                    super::$name().await;
+                }
+            )*
+        }
+
+        fn cases() -> Vec<(&'static str, crate::support::homes::Case)> {
+            vec![$((stringify!($name), Box::pin($name()) as crate::support::homes::Case)),*]
+        }
+
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn all_of_it_on_postgresql() {
+            crate::support::homes::Home::Postgres.run(cases()).await;
+        }
+
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn all_of_it_on_redis() {
+            crate::support::homes::Home::redis().await.run(cases()).await;
+        }
+    };
+}

@@ -1,0 +1,105 @@
+//! Commands of many callers that go to Redis together, and expiries that one tick announces.
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::future::join_all;
+use lease::{
+    Acquire, Acquired, Authority, EventKind, EventQuery, Holder, Key, Renew, Renewal, Renewals, Ttl,
+};
+use leasehold_store::redis::{Options, Redis};
+use leasehold_testkit::{redis::Redis as Server, wait};
+
+use crate::storm;
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+fn ask(id: &str, ttl_ms: u64) -> Acquire {
+    Acquire::one(
+        Key::new("job", id).expect("a key"),
+        Holder::new("ann", "1").expect("a holder"),
+        Ttl::from_millis(ttl_ms).expect("a ttl"),
+    )
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn l1_commands_that_are_decided_together_are_decided_one_after_the_other() {
+    let server = Server::start().await;
+    let store = Redis::open_url(&server.url()).await.expect("opens");
+    storm::storm(Arc::new(store)).await;
+}
+
+#[tokio::test]
+async fn l12_what_lapsed_first_is_announced_first_and_then_in_the_order_of_keys() {
+    let server = Server::start().await;
+    let store = Redis::open_url(&server.url()).await.expect("opens");
+    let ids = ["f", "b", "d", "a", "e", "c"];
+    let mut renewals = Vec::new();
+    for (place, id) in ids.into_iter().enumerate() {
+        let ttl_ms = 700 + 40 * (place as u64 % 2);
+        let Acquired::Granted { leases, .. } =
+            store.acquire(ask(id, ttl_ms)).await.expect("answered")
+        else {
+            panic!("{id} is free");
+        };
+        // Renewed leases stay in the index of expiries where they were.
+        if place < 3 {
+            renewals.push(Renewal {
+                ttl: Some(Ttl::from_millis(900 - 20 * place as u64).expect("a ttl")),
+                ..Renewal::of(&leases[0])
+            });
+        }
+    }
+    let holder = Holder::new("ann", "1").expect("a holder");
+    let leases = Renewals::These(renewals);
+    store.renew(Renew { holder, leases }).await.expect("kept");
+    // All lapse before the next tick.
+    server.pause();
+    tokio::time::sleep(Duration::from_millis(1200)).await;
+    server.resume();
+    let expired = async || {
+        let query = EventQuery {
+            event: Some(EventKind::LeaseExpired),
+            limit: 10,
+            ..EventQuery::default()
+        };
+        store.events(query).await.expect("answered").events
+    };
+    wait::until(LIMIT, "all to be announced", async || {
+        expired().await.len() == ids.len()
+    })
+    .await;
+    let told: Vec<_> = expired()
+        .await
+        .into_iter()
+        .map(|event| {
+            let expires = event.lease.as_ref().expect("a lease").expires_at;
+            (expires, event.key.clone())
+        })
+        .collect();
+    let mut sorted = told.clone();
+    sorted.sort();
+    assert_eq!(told, sorted);
+    assert_eq!(told[5].1.id(), "f", "its renewal lasted longest");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_waits_to_be_sent_to_a_silent_server_is_told_in_time_and_recovers() {
+    let server = Server::start().await;
+    let options = Options {
+        response_timeout: Duration::from_millis(500),
+        ..Options::parse(&server.url()).expect("an address")
+    };
+    let store = Redis::open(options).await.expect("opens");
+    server.pause();
+    let asked = (0..500).map(|number| store.acquire(ask(&number.to_string(), 60_000)));
+    let answers = tokio::time::timeout(Duration::from_secs(5), join_all(asked)).await;
+    for answer in answers.expect("nobody waits for each other's limit") {
+        let error = answer.expect_err("the server is silent");
+        assert!(error.is_retryable(), "{error}");
+    }
+    server.resume();
+    wait::until(LIMIT, "the store to be back", async || {
+        store.acquire(ask("again", 60_000)).await.is_ok()
+    })
+    .await;
+}

@@ -1,0 +1,285 @@
+//! The verbs for people and programs, against a real server.
+
+use leasehold_testkit::{Binary, Dir};
+
+use crate::cli_support::{SOON, Server, run};
+
+#[tokio::test]
+async fn a_lease_from_acquire_to_history() {
+    let server = Server::start().await;
+    let leases = server
+        .json(&[
+            "lease", "acquire", "job:a", "--ttl", "1m", "--holder", "me", "--label", "site=x",
+            "--json",
+        ])
+        .await;
+    let token = leases[0]["token"].to_string();
+    assert_eq!(leases[0]["labels"]["site"], "x");
+
+    let refused = server.run(&["lease", "acquire", "job:a"]).await;
+    assert_eq!(refused.code, 75);
+    assert!(
+        refused
+            .stderr
+            .contains(&format!("job:a is held by me under token {token}")),
+        "{}",
+        refused.stderr
+    );
+
+    let shown = server.run(&["lease", "get", "job:a"]).await;
+    assert!(shown.stdout.starts_with("KEY"), "{}", shown.stdout);
+    assert!(
+        shown.stdout.contains(&token) && shown.stdout.contains("active"),
+        "{}",
+        shown.stdout
+    );
+    assert!(!shown.stdout.contains('\u{1b}'), "no colour");
+
+    let wrong = server
+        .run(&["lease", "renew", "job:a", "--token", "1"])
+        .await;
+    assert_eq!(wrong.code, 66, "{}", wrong.stderr);
+    let renewed = server
+        .json(&[
+            "lease", "renew", "job:a", "--token", &token, "--ttl", "2m", "--json",
+        ])
+        .await;
+    assert_eq!(
+        renewed["token"].to_string(),
+        token,
+        "renewals never change it (L3)"
+    );
+    assert_eq!(renewed["ttl"], 120_000);
+
+    for said in ["released job:a", "nothing to release"] {
+        let released = server
+            .run(&["lease", "release", "job:a", "--token", &token])
+            .await;
+        assert_eq!(
+            (released.code, released.stdout.as_str()),
+            (0, ""),
+            "twice is fine (L16)"
+        );
+        assert!(released.stderr.contains(said), "{}", released.stderr);
+    }
+    assert_eq!(server.run(&["lease", "get", "job:a"]).await.code, 66);
+
+    let history = server.json(&["lease", "history", "job:a", "--json"]).await;
+    assert_eq!(history["ended_by"], "lease_released");
+    assert_eq!(history["holder"]["name"], "me");
+    let nobody = server
+        .run(&["lease", "history", "job:a", "--at", "2020-01-01T00:00:00Z"])
+        .await;
+    assert_eq!(nobody.code, 66, "{}", nobody.stdout);
+    let verified = server.json(&["lease", "verify", "--json"]).await;
+    assert_eq!(verified["faults"], serde_json::json!([]));
+    assert!(verified["events"].as_u64() >= Some(2));
+}
+
+#[tokio::test]
+async fn l4_l5_several_keys_and_pools() {
+    let server = Server::start().await;
+    let slot = |leases: &serde_json::Value| leases[0]["key"].as_str().map(str::to_owned);
+    let any = ["lease", "acquire", "--any", "tuner:0", "tuner:1", "--json"];
+    assert_eq!(slot(&server.json(&any).await).as_deref(), Some("tuner:0"));
+    assert_eq!(slot(&server.json(&any).await).as_deref(), Some("tuner:1"));
+    assert_eq!(server.run(&any).await.code, 75, "the pool is empty");
+    let both = server.run(&["lease", "acquire", "job:b", "tuner:0"]).await;
+    assert_eq!(both.code, 75, "all or nothing");
+    assert_eq!(server.run(&["lease", "get", "job:b"]).await.code, 66);
+    let listed = server
+        .run(&["lease", "ls", "--kind", "tuner", "--json"])
+        .await;
+    assert_eq!(listed.stdout.lines().count(), 2);
+}
+
+#[tokio::test]
+async fn l20_a_watch_tells_changes_and_resumes() {
+    let server = Server::start().await;
+    server.json(&["lease", "acquire", "job:w", "--json"]).await;
+    let mut watch = server
+        .cli(&["lease", "watch", "--from", "0", "--json"])
+        .spawn();
+    watch.wait_for_line("\"lease_acquired\"", SOON).await;
+    server
+        .run(&["lease", "revoke", "job:w", "--reason", "for a test"])
+        .await;
+    let line = watch.wait_for_line("\"lease_revoked\"", SOON).await;
+    assert!(line.contains("for a test"), "{line}");
+}
+
+#[tokio::test]
+async fn tokens_are_made_listed_and_revoked() {
+    let server = Server::start().await;
+    let made = server
+        .run(&["token", "create", "--name", "ci", "--scope", "leases:read"])
+        .await;
+    assert_eq!(made.code, 0, "{}", made.stderr);
+    let secret = made.stdout.trim().to_owned();
+    assert_eq!(made.stdout.lines().count(), 1, "only the token");
+    let url = format!("http://{}", server.address);
+    let credential = [("LEASEHOLD_API_TOKEN", secret.clone())];
+    let look = ["lease", "ls", "--server", &url];
+    assert_eq!(run(&look, &credential).await.code, 0, "let in at once");
+    let take = ["lease", "acquire", "job:t", "--server", &url];
+    assert_eq!(run(&take, &credential).await.code, 77, "only for looking");
+
+    let listed = server.run(&["token", "ls"]).await;
+    assert!(
+        listed.stdout.contains("ci") && listed.stdout.contains("leases:read"),
+        "{}",
+        listed.stdout
+    );
+    assert!(!listed.stdout.contains(&secret));
+    let row = listed
+        .stdout
+        .lines()
+        .find(|line| line.contains("ci"))
+        .expect("listed");
+    let id = row.split_whitespace().next().expect("an id");
+    assert_eq!(server.run(&["token", "revoke", id]).await.code, 0);
+    assert_eq!(server.run(&["token", "revoke", id]).await.code, 66);
+    leasehold_testkit::wait::until(SOON, "it is refused", async || {
+        run(&look, &credential).await.code == 77
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_doctor_finds_what_is_wrong_and_what_is_not() {
+    let mut server = Server::start().await;
+    let fine = server.run(&["doctor"]).await;
+    assert_eq!(fine.code, 0, "{}{}", fine.stdout, fine.stderr);
+    assert!(fine.stdout.contains("durable: yes"), "{}", fine.stdout);
+    server.child.kill9();
+    let gone = server.run(&["doctor", "--json"]).await;
+    assert_eq!(gone.code, 80, "{}", gone.stdout);
+    let findings: serde_json::Value = serde_json::from_str(&gone.stdout).expect("JSON");
+    let wrong = findings
+        .as_array()
+        .expect("a list")
+        .iter()
+        .find(|one| one["verdict"] == "wrong");
+    assert_eq!(wrong.expect("found")["check"], "server");
+    let verb = server.run(&["lease", "ls"]).await;
+    assert_eq!(verb.code, 69, "{}", verb.stderr);
+    assert!(verb.stderr.contains("hint: "), "{}", verb.stderr);
+}
+
+#[tokio::test]
+async fn the_configuration_is_layered_and_shown_without_secrets() {
+    let dir = Dir::new("config");
+    let yaml = "lease: {ttl: 40s}\nserver: {store: 'postgres://u:hush@h/d'}\nclient: {token: hush, url: 'http://file:1'}\n";
+    let file = dir
+        .write("leasehold.yaml", yaml)
+        .expect("written")
+        .display()
+        .to_string();
+    let environment = [
+        ("LEASEHOLD_CONFIG", file),
+        ("LEASEHOLD_URL", "http://env:2".to_owned()),
+    ];
+    let shown = run(&["config", "show"], &environment).await;
+    assert!(
+        shown.stdout.contains("ttl: 40s") && shown.stdout.contains("http://env:2"),
+        "{}",
+        shown.stdout
+    );
+    assert!(!shown.stdout.contains("hush"), "{}", shown.stdout);
+    let shown = run(
+        &["config", "show", "--server", "http://flag:3"],
+        &environment,
+    )
+    .await;
+    assert!(
+        shown.stdout.contains("http://flag:3"),
+        "the flag is strongest: {}",
+        shown.stdout
+    );
+    assert_eq!(run(&["config", "check"], &environment).await.code, 0);
+    let unsafe_timing = [("LEASEHOLD_RENEW_EVERY", "20s".to_owned())];
+    let refused = run(&["config", "check"], &unsafe_timing).await;
+    assert_eq!(refused.code, 78);
+    assert!(
+        refused.stderr.contains("Worst-case failover"),
+        "{}",
+        refused.stderr
+    );
+}
+
+#[tokio::test]
+async fn completions_and_manual_pages_are_printed() {
+    for shell in ["bash", "zsh", "fish"] {
+        let ran = run(&["completions", shell], &[]).await;
+        assert!(ran.code == 0 && ran.stdout.contains("leasehold"), "{shell}");
+        assert!(!ran.stdout.contains("__guardian"), "{shell}");
+    }
+    let ran = run(&["man"], &[]).await;
+    assert!(
+        ran.code == 0 && ran.stdout.starts_with(".ie"),
+        "{}",
+        ran.stdout
+    );
+    let dir = Dir::new("man");
+    let ran = run(&["man", "--to", &dir.path().display().to_string()], &[]).await;
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    assert!(dir.join("leasehold-run.1").exists());
+}
+
+#[tokio::test]
+async fn a_reader_that_stops_reading_is_no_failure_to_talk_about() {
+    for verb in ["completions bash", "man", "config show --variables"] {
+        let script = format!("'{}' {verb} | true", Binary::leasehold_path().display());
+        let ran = tokio::process::Command::new("sh")
+            .args(["-c", &script])
+            .output()
+            .await
+            .expect("there is a shell");
+        let told = String::from_utf8_lossy(&ran.stderr);
+        assert_eq!(told, "", "{verb}");
+    }
+}
+
+#[tokio::test]
+async fn wrong_words_are_refused_with_what_was_expected() {
+    for (arguments, expected) in [
+        (vec!["lease", "get", "nocolon"], "KIND:ID"),
+        (vec!["run", "a:b", "--ttl", "soon", "--", "true"], "30s"),
+        (
+            vec!["run", "a:b", "--on-outage", "panic", "--", "true"],
+            "fail_closed",
+        ),
+        (vec!["run", "a:b"], "CMD"),
+        (
+            vec!["lease", "release", "a:b", "--token", "x"],
+            "whole number",
+        ),
+        (
+            vec!["token", "create", "--name", "x", "--scope", "leases"],
+            "leases",
+        ),
+    ] {
+        let ran = run(&arguments, &[]).await;
+        assert_eq!(ran.code, 2, "{arguments:?}: {}", ran.stderr);
+        assert!(
+            ran.stderr.contains(expected),
+            "{arguments:?}: {}",
+            ran.stderr
+        );
+    }
+    let ran = run(
+        &[
+            "run",
+            "a:b",
+            "--ttl",
+            "10s",
+            "--stop-grace",
+            "9s",
+            "--",
+            "true",
+        ],
+        &[],
+    )
+    .await;
+    assert_eq!(ran.code, 78, "{}", ran.stderr);
+}

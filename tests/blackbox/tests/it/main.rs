@@ -1,0 +1,19 @@
+//! Real processes and real services, from outside.
+
+mod cli;
+mod cli_support;
+mod control_plane;
+mod migrate_command;
+mod outbox;
+mod poll;
+mod replicas;
+mod run;
+mod run_faults;
+mod run_network;
+mod run_peers;
+mod schemathesis;
+mod serve;
+mod serve_crash;
+mod serve_outage;
+mod serve_tls;
+mod sessions;

@@ -1,0 +1,183 @@
+//! Sessions from their start to their end, and workers that are killed.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use leasehold_testkit::{Postgres, Redis, wait};
+use serde_json::json;
+
+use crate::cli_support::SOON;
+use crate::sessions::api::{Api, runs};
+
+/// The leases of a worker last this long at most: the contract's ttl, and a little.
+const TTL: Duration = Duration::from_secs(35);
+
+/// A whole life on one home: parallel starts are one session, ffmpeg makes it playable, a second profile
+/// is told that the channel is busy, and nothing is left behind.
+async fn a_life(api: &Api) {
+    let starts = (0..20).map(|_| api.start_session("1:0:19:132F", "low"));
+    let ids: BTreeSet<String> = futures_util::future::join_all(starts)
+        .await
+        .into_iter()
+        .collect();
+    assert_eq!(ids.len(), 1, "{ids:?}");
+    let id = ids.into_iter().next().unwrap();
+    let running = api.reaches(&id, "running", SOON).await;
+    assert_eq!(running["tuner_slot"], "0");
+    assert_eq!(api.leases("tuner").await, ["0"]);
+    let playlist = running["playback_url"].as_str().unwrap().to_owned();
+    let (status, text) = api.call("GET", &playlist, None).await;
+    assert_eq!(status, 200);
+    let segment = text
+        .as_str()
+        .unwrap()
+        .lines()
+        .find(|line| line.starts_with("seg"))
+        .unwrap()
+        .to_owned();
+    let (status, _) = api
+        .call("GET", &playlist.replace("index.m3u8", &segment), None)
+        .await;
+    assert_eq!(status, 200);
+
+    let other = api.start_session("1:0:19:132F", "virtual").await;
+    let refused = api.reaches(&other, "ended", SOON).await;
+    assert_eq!(refused["reason"], "R_LEASE_BUSY");
+    assert_eq!(refused["outcome"], "REJECTED_BUSY");
+
+    api.stop(&id).await;
+    let stopped = api.reaches(&id, "stopped", SOON).await;
+    assert_eq!(stopped["reason"], "R_CLIENT_STOP");
+    for kind in ["service", "tuner", "session"] {
+        assert_eq!(api.leases(kind).await, Vec::<String>::new(), "{kind}");
+    }
+    wait::until(SOON, "the output is gone", async || {
+        std::fs::read_dir(api.output()).is_ok_and(|mut folders| folders.next().is_none())
+    })
+    .await;
+    wait::until(SOON, "ffmpeg is gone", async || !runs("ffmpeg", &id)).await;
+}
+
+#[tokio::test]
+async fn a_session_lives_on_the_embedded_store() {
+    let api = Api::start(None, &[]).await;
+    a_life(&api).await;
+}
+
+#[tokio::test]
+async fn a_session_lives_on_postgres() {
+    let database = Postgres::shared().await;
+    let api = Api::start(Some(&database.url()), &[]).await;
+    a_life(&api).await;
+}
+
+#[tokio::test]
+async fn a_session_lives_on_redis() {
+    let redis = Redis::start().await;
+    let api = Api::start(Some(&redis.url()), &[]).await;
+    a_life(&api).await;
+}
+
+#[tokio::test]
+async fn more_channels_than_slots_are_refused() {
+    let api = Api::start(None, &[("XG2G_V3_TUNER_SLOTS", "only")]).await;
+    let first = api.start_session("one", "virtual").await;
+    api.reaches(&first, "running", SOON).await;
+    let second = api.start_session("two", "virtual").await;
+    let refused = api.reaches(&second, "ended", SOON).await;
+    assert_eq!(refused["reason"], "R_NO_TUNER");
+    assert_eq!(api.leases("service").await, ["one"]);
+}
+
+#[tokio::test]
+async fn a_session_without_heartbeats_expires_and_says_so() {
+    let mut api = Api::start(
+        None,
+        &[
+            ("LEASEHOLD_SESSIONS_LEASE_TTL", "3s"),
+            ("LEASEHOLD_SESSIONS_HEARTBEAT_INTERVAL", "1s"),
+        ],
+    )
+    .await;
+    let silent = api.start_session("one", "low").await;
+    let alive = api.start_session("two", "virtual").await;
+    api.reaches(&silent, "running", SOON).await;
+    let beating = format!("/api/v3/sessions/{alive}/heartbeat");
+    wait::until(SOON, "the silent one is stopped", async || {
+        assert_eq!(api.call("POST", &beating, None).await.0, 200);
+        api.session(&silent).await["state"] == "stopped"
+    })
+    .await;
+    let stopped = api.session(&silent).await;
+    assert_eq!(stopped["reason"], "R_LEASE_EXPIRED");
+    assert_eq!(stopped["stop_reason"], "LEASE_EXPIRED");
+    api.child.wait_for_line("session.lease_expired", SOON).await;
+    let (status, _) = api
+        .call(
+            "POST",
+            &format!("/api/v3/sessions/{silent}/heartbeat"),
+            None,
+        )
+        .await;
+    assert_eq!(status, 410);
+    assert_eq!(api.leases("tuner").await.len(), 1);
+    let (_, metrics) = api.call("GET", "/metrics", None).await;
+    let metrics = metrics.as_str().unwrap();
+    assert!(
+        metrics.contains(r#"xg2g_sessions_lease_expired_total{previous_state="running"} 1"#),
+        "{metrics}"
+    );
+}
+
+/// (A) The worker is killed and stays away: its leases last until their ttl, and then it works again.
+#[tokio::test]
+async fn heavy_a_killed_worker_frees_its_channel_after_the_ttl() {
+    let api = Api::start(None, &[("LEASEHOLD_SESSIONS_WORKER", "false")]).await;
+    let mut first = api.worker("one").await;
+    let id = api.start_session("channel", "low").await;
+    api.reaches(&id, "running", SOON).await;
+    first.kill9_alone();
+    wait::until(SOON, "ffmpeg died with its worker", async || {
+        !runs("ffmpeg", &id)
+    })
+    .await;
+    let _second = api.worker("two").await;
+    let busy = api.start_session("channel", "virtual").await;
+    assert_eq!(
+        api.reaches(&busy, "ended", SOON).await["reason"],
+        "R_LEASE_BUSY"
+    );
+    let failed = api.reaches(&id, "failed", TTL + SOON).await;
+    assert_eq!(failed["reason"], "R_WORKER_LOST");
+    let again = api.start_session("channel", "virtual").await;
+    api.reaches(&again, "running", SOON).await;
+}
+
+/// (B) The worker is killed and restarts at once under its name: the channel is free immediately, and
+/// another worker's leases stay untouched.
+#[tokio::test]
+async fn a_worker_that_restarts_at_once_frees_what_it_held() {
+    let api = Api::start(None, &[("LEASEHOLD_SESSIONS_WORKER", "false")]).await;
+    let mut first = api.worker("one").await;
+    let id = api.start_session("channel", "low").await;
+    api.reaches(&id, "running", SOON).await;
+    let _other = api.worker("two").await;
+    first.kill9_alone();
+    let _restarted = api.worker("one").await;
+    let failed = api.session(&id).await;
+    assert_eq!(
+        (&failed["state"], &failed["reason"]),
+        (&json!("failed"), &json!("R_WORKER_LOST"))
+    );
+    let again = api.start_session("channel", "virtual").await;
+    api.reaches(&again, "running", Duration::from_secs(5)).await;
+}
+
+/// A crash between persist and wake-up: the session was accepted while nobody listened.
+#[tokio::test]
+async fn a_session_accepted_without_a_worker_is_found_later() {
+    let api = Api::start(None, &[("LEASEHOLD_SESSIONS_WORKER", "false")]).await;
+    let id = api.start_session("channel", "virtual").await;
+    assert_eq!(api.session(&id).await["state"], "new");
+    let _worker = api.worker("late").await;
+    api.reaches(&id, "running", SOON).await;
+}

@@ -1,0 +1,62 @@
+//! Many sessions at once: each is kept or expires by its own heartbeats, and the server says so in time.
+//! How much that costs is measured elsewhere; this is about being right.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use leasehold_testkit::wait;
+use tokio::task::JoinSet;
+
+use crate::sessions::api::Api;
+
+const SESSIONS: usize = 400;
+const LIMIT: Duration = Duration::from_secs(30);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn heavy_of_many_sessions_exactly_the_silent_ones_expire() {
+    let settings = [
+        ("LEASEHOLD_SESSIONS_LEASE_TTL", "6s"),
+        ("LEASEHOLD_SESSIONS_HEARTBEAT_INTERVAL", "1s"),
+        ("LEASEHOLD_SESSIONS_WORKER", "false"),
+    ];
+    let api = Arc::new(Api::start(None, &settings).await);
+    let mut ids = Vec::new();
+    for number in 0..SESSIONS {
+        ids.push(
+            api.start_session(&format!("channel-{number}"), "virtual")
+                .await,
+        );
+    }
+    let silent: BTreeSet<String> = ids.iter().step_by(3).cloned().collect();
+    let mut clients = JoinSet::new();
+    for id in ids.iter().filter(|id| !silent.contains(*id)) {
+        let (api, id) = (api.clone(), id.clone());
+        clients.spawn(async move {
+            for _ in 0..10 {
+                let (status, answer) = api.beat(&id).await;
+                assert_eq!(status, 200, "{answer}");
+                tokio::time::sleep(Duration::from_millis(1_000)).await;
+            }
+        });
+    }
+    let stopped = async || {
+        let path = "/api/v3/sessions?state=stopped&limit=1000";
+        let (_, list) = api.call("GET", path, None).await;
+        let list = list["sessions"].as_array().unwrap().clone();
+        let ids = list.iter().map(|session| session["session_id"].as_str());
+        ids.map(|id| id.unwrap().to_owned())
+            .collect::<BTreeSet<_>>()
+    };
+    wait::until(LIMIT, "the silent ones are stopped", async || {
+        stopped().await.len() >= silent.len()
+    })
+    .await;
+    assert_eq!(stopped().await, silent);
+    clients.join_all().await;
+    assert_eq!(stopped().await, silent, "one that beats was stopped");
+    let (_, metrics) = api.call("GET", "/metrics", None).await;
+    let line = format!(
+        r#"xg2g_sessions_lease_expired_total{{previous_state="new"}} {}"#,
+        silent.len()
+    );
+    assert!(metrics.as_str().unwrap().contains(&line), "{metrics}");
+}

@@ -1,0 +1,15 @@
+//! Sessions with real processes: the API, workers that are killed, clients that are paused, real ffmpeg,
+//! on every home.
+
+#![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
+
+mod api;
+mod browser;
+mod life;
+mod many;
+mod outage;
+mod page;
+mod pause;
+mod race;
+mod source;
+mod week;

@@ -1,0 +1,179 @@
+//! A real store that freezes and dies at random moments, under sessions with real children: no child is
+//! left alone, no channel is streamed twice, and everything works again afterwards.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use leasehold_testkit::{Postgres, Redis, wait};
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::cli_support::SOON;
+use crate::sessions::api::{Api, with_children};
+
+const CHANNELS: usize = 3;
+/// Leases that nobody could give back end with their ttl of 30 s.
+const TTL: Duration = Duration::from_secs(45);
+
+/// A store that can be hurt.
+enum Store {
+    Redis(Box<Redis>),
+    Postgres(Box<Postgres>),
+}
+
+impl Store {
+    fn url(&self) -> String {
+        match self {
+            Self::Redis(redis) => redis.url(),
+            Self::Postgres(postgres) => postgres.url(),
+        }
+    }
+
+    async fn freeze(&mut self, time: Duration) {
+        match self {
+            Self::Redis(redis) => redis.pause(),
+            Self::Postgres(postgres) => postgres.pause(),
+        }
+        tokio::time::sleep(time).await;
+        match self {
+            Self::Redis(redis) => redis.resume(),
+            Self::Postgres(postgres) => postgres.resume(),
+        }
+    }
+
+    async fn kill(&mut self, time: Duration) {
+        match self {
+            Self::Redis(redis) => redis.kill9(),
+            Self::Postgres(postgres) => postgres.kill9(),
+        }
+        tokio::time::sleep(time).await;
+        match self {
+            Self::Redis(redis) => redis.restart().await,
+            Self::Postgres(postgres) => postgres.restart().await,
+        }
+    }
+}
+
+/// A client that does not give up: it starts, keeps and stops sessions of one channel. The answer to a
+/// store that is away is 503, and no other.
+async fn client(api: Arc<Api>, channel: String, end: CancellationToken) {
+    while !end.is_cancelled() {
+        let start = json!({"service_ref": channel, "profile": "child"});
+        let (status, answer) = api.call("POST", "/api/v3/intents", Some(start)).await;
+        assert!(matches!(status, 202 | 503), "{status} {answer}");
+        let Some(id) = answer["session_id"].as_str() else {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            continue;
+        };
+        for _ in 0..6 {
+            let (status, answer) = api.beat(id).await;
+            assert!(matches!(status, 200 | 404 | 410 | 503), "{status} {answer}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        let stop = json!({"type": "stream.stop", "session_id": id});
+        let (status, answer) = api.call("POST", "/api/v3/intents", Some(stop)).await;
+        assert!(matches!(status, 202 | 404 | 503), "{status} {answer}");
+    }
+}
+
+/// How many children stream each channel right now.
+fn streams(api: &Api) -> BTreeMap<String, usize> {
+    let output = api.output();
+    let mut streams = BTreeMap::new();
+    for process in std::fs::read_dir("/proc").unwrap().flatten() {
+        let path = process.path();
+        if !std::fs::read_link(path.join("cwd")).is_ok_and(|cwd| cwd.starts_with(&output)) {
+            continue;
+        }
+        let line = std::fs::read(path.join("cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).into_owned();
+        let mut words = line.split('\0').filter(|word| !word.is_empty());
+        // Guardians have the same arguments, under another name.
+        if words.next().is_some_and(|name| name.ends_with("perl")) {
+            let source = words.next_back().unwrap_or_default().to_owned();
+            *streams.entry(source).or_default() += 1;
+        }
+    }
+    streams
+}
+
+async fn sessions_survive(mut store: Store) {
+    let settings = [
+        ("LEASEHOLD_SESSIONS_LEASE_TTL", "4s"),
+        ("LEASEHOLD_SESSIONS_HEARTBEAT_INTERVAL", "200ms"),
+        ("LEASEHOLD_SESSIONS_EXPIRY_CHECK_INTERVAL", "1s"),
+    ];
+    let file = with_children();
+    let api = Arc::new(Api::start_with(Some(&store.url()), &settings, Some(&file)).await);
+    let end = CancellationToken::new();
+    let mut clients = JoinSet::new();
+    for number in 0..CHANNELS {
+        clients.spawn(client(
+            api.clone(),
+            format!("channel-{number}"),
+            end.clone(),
+        ));
+    }
+    let looking = {
+        let (api, end) = (api.clone(), end.clone());
+        tokio::spawn(async move {
+            let mut seen = 0;
+            while !end.is_cancelled() {
+                let streams = streams(&api);
+                assert!(
+                    streams.values().all(|&count| count <= 1),
+                    "twice: {streams:?}"
+                );
+                seen += streams.len();
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            seen
+        })
+    };
+    // Moments that no step of a session can be safe from, and the same in every run.
+    for round in 0..8_u64 {
+        tokio::time::sleep(Duration::from_millis(300 + round * 457 % 900)).await;
+        let time = Duration::from_millis(200 + round * 631 % 1_800);
+        if round % 3 == 2 {
+            store.kill(time).await;
+        } else {
+            store.freeze(time).await;
+        }
+    }
+    end.cancel();
+    clients.join_all().await;
+    assert!(looking.await.unwrap() > 0, "no stream was ever seen");
+
+    api.is_clean(TTL).await;
+    let path = "/api/v3/sessions?limit=1000";
+    let (status, list) = api.call("GET", path, None).await;
+    assert_eq!(status, 200, "{list}");
+    for session in list["sessions"].as_array().unwrap() {
+        let state = session["state"].as_str().unwrap();
+        assert!(matches!(state, "stopped" | "failed" | "ended"), "{session}");
+    }
+    let again = wait::until_some(SOON, "a session can be started", async || {
+        let start = json!({"service_ref": "channel-0", "profile": "child"});
+        let (status, answer) = api.call("POST", "/api/v3/intents", Some(start)).await;
+        (status == 202).then(|| answer["session_id"].clone())
+    })
+    .await;
+    let Value::String(again) = again else {
+        panic!("a session has an id")
+    };
+    api.reaches(&again, "running", SOON).await;
+    api.stop(&again).await;
+    api.is_clean(SOON).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn heavy_sessions_survive_a_redis_that_freezes_and_dies() {
+    let redis = Redis::options().persistent().start().await;
+    sessions_survive(Store::Redis(Box::new(redis))).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn heavy_sessions_survive_a_postgres_that_freezes_and_dies() {
+    let postgres = Postgres::options().fsync(true).start().await;
+    sessions_survive(Store::Postgres(Box::new(postgres))).await;
+}
