@@ -6,3 +6,4 @@ mod expiry_order;
 mod rendezvous;
 mod tenure;
 mod values;
+mod verifier;
