@@ -39,7 +39,8 @@ impl Binary {
     }
 }
 
-fn locate() -> Result<PathBuf, Error> {
+/// The folder that this program was built into: `target/<profile>`.
+pub(crate) fn profile_folder() -> Result<PathBuf, Error> {
     let this = std::env::current_exe().map_err(Error::io("find this test's own program"))?;
     // target/<profile>/deps/<test>, or target/<profile>/<program>.
     let folder = this.parent().unwrap_or(Path::new("/"));
@@ -48,6 +49,11 @@ fn locate() -> Result<PathBuf, Error> {
     } else {
         folder
     };
+    Ok(profile.to_path_buf())
+}
+
+fn locate() -> Result<PathBuf, Error> {
+    let profile = profile_folder()?;
     let binary = profile.join("leasehold");
     let stamp = profile.join(".leasehold-checked");
     if is_current(&binary, &stamp) {
@@ -59,7 +65,7 @@ fn locate() -> Result<PathBuf, Error> {
         .map_err(|(_, errno)| Error::io("lock the build")(errno.into()))?;
     // Somebody else may have built while this process waited.
     if !is_current(&binary, &stamp) {
-        build(profile)?;
+        build(&profile)?;
         // Cargo leaves a binary alone whose contents did not change, however new its sources look.
         File::create(&stamp).map_err(Error::io("note the build"))?;
     }

@@ -40,6 +40,7 @@ pub mod redis;
 mod redis_cluster;
 mod redis_sentinel;
 mod spawner;
+mod template;
 mod tree;
 pub mod wait;
 

@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 use nix::unistd::{User, chown, geteuid};
 use tokio::sync::OnceCell;
 
-use crate::{Child, Dir, Error, Issued, Program, port, wait};
+use crate::{Child, Dir, Error, Issued, Program, port, template, wait};
 
 /// Where Debian puts the programs of each version.
 const VERSIONS: &str = "/usr/lib/postgresql";
@@ -25,6 +25,8 @@ const START_TIMEOUT: Duration = Duration::from_secs(60);
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long an immediate stop may take before it becomes a kill.
 const DROP_TIMEOUT: Duration = Duration::from_secs(5);
+/// What a server writes once it accepts connections.
+const READY: &str = "database system is ready to accept connections";
 /// How many ports are tried when other processes keep being faster.
 const PORT_ATTEMPTS: usize = 5;
 
@@ -72,19 +74,10 @@ impl Options {
     pub async fn try_start(self) -> Result<Postgres, Error> {
         let programs = newest_version()?;
         let dir = Dir::try_new("postgres")?;
-        let data = dir.make("data")?;
         let socket = dir.make("socket")?;
-        give_to_service_user(&[&data, &socket])?;
-        as_service_user(Program::new(programs.join("initdb")))
-            .args(["--username", SUPERUSER])
-            .args(["--auth", "trust"])
-            .args(["--encoding", "UTF8", "--locale", "C"])
-            .args(["--no-sync", "--no-instructions"])
-            .arg("--pgdata")
-            .arg(&data)
-            .current_dir(&data)
-            .run()
-            .await?;
+        give_to_service_user(&[&socket])?;
+        let data = dir.join("data");
+        template::copy(&programs, &data).await?;
         if let Some(issued) = &self.tls {
             let (certificate, key) = issued.write(&data)?;
             give_to_service_user(&[&certificate, &key])?;
@@ -306,6 +299,8 @@ impl Postgres {
             ("unix_socket_directories", socket.as_str()),
             ("max_connections", "200"),
             ("fsync", fsync),
+            // What a server has by default; the template's small segments would make it small too.
+            ("max_wal_size", "1GB"),
             // Shared memory as files of the data folder: nothing is left when it is killed.
             ("dynamic_shared_memory_type", "mmap"),
             ("logging_collector", "off"),
@@ -326,7 +321,7 @@ impl Postgres {
             if !child.is_running() {
                 return Some(false);
             }
-            let is_ready = self.is_ready().await;
+            let is_ready = child.lines().iter().any(|line| line.contains(READY));
             is_ready.then_some(true)
         })
         .await;
@@ -345,15 +340,6 @@ impl Postgres {
                 output: child.tail(),
             }),
         }
-    }
-
-    async fn is_ready(&self) -> bool {
-        Program::new(self.programs.join("pg_isready"))
-            .args(["--quiet", "--host", "127.0.0.1"])
-            .args(["--port", &self.port.to_string()])
-            .run()
-            .await
-            .is_ok()
     }
 }
 
