@@ -29,6 +29,7 @@ mod certificates;
 pub mod dir;
 mod error;
 mod janitor;
+pub mod length;
 pub mod netns;
 mod pgbouncer;
 pub mod port;

@@ -6,6 +6,7 @@ mod moves;
 mod world;
 
 use lease::engine::Options;
+use leasehold_testkit::length;
 use proptest::prelude::*;
 
 use moves::{moves, options};
@@ -13,7 +14,7 @@ use world::World;
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 400,
+        cases: length::pick(400, 20_000),
         failure_persistence: None,
         ..ProptestConfig::default()
     })]

@@ -21,6 +21,7 @@ use std::{
 use lease::{Acquire, Acquired, Authority, EventKind, Holder, Key, LeaseRef, Ttl};
 use leasehold_clock::System;
 use leasehold_store::embedded::{Embedded, OpenError, Options};
+use leasehold_testkit::length;
 
 use crate::embedded_kit::{events, granted};
 
@@ -28,7 +29,8 @@ use crate::embedded_kit::{events, granted};
 const DIR: &str = "LEASEHOLD_TEST_DIR";
 const ROUND: &str = "LEASEHOLD_TEST_ROUND";
 const CLIENTS: usize = 64;
-const ROUNDS: usize = 50;
+/// Kills in an ordinary run and in a soak.
+const ROUNDS: (usize, usize) = (10, 100);
 
 /// What a child said before it died.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -216,17 +218,18 @@ async fn l14_a_killed_process_keeps_its_folder_to_itself_and_loses_nothing_it_sa
 }
 
 #[tokio::test]
-async fn heavy_fifty_kills_under_load_lose_nothing_acknowledged_and_repeat_no_token() {
+async fn heavy_kills_under_load_lose_nothing_acknowledged_and_repeat_no_token() {
     let dir = tempfile::tempdir().unwrap();
     let mut said = Vec::new();
-    for round in 0..ROUNDS {
+    let rounds = length::pick(ROUNDS.0, ROUNDS.1);
+    for round in 0..rounds {
         let (child, lines) = start(dir.path(), round);
         // A different point of the load each time.
         said.extend(kill_after(child, lines, 50 + (round * 37) % 400));
     }
     let store = open(dir.path()).await.unwrap();
     check(&store, &said).await;
-    println!("{ROUNDS} kills, {} acknowledged operations", said.len());
+    println!("{rounds} kills, {} acknowledged operations", said.len());
     let fresh = Holder::new("fresh", "1").unwrap();
     let _ = store.depart(lease::Departure::Left(fresh.clone())).await;
     let highest = said.iter().map(|said| match said {

@@ -8,11 +8,12 @@ use lease::{
     LeaseRef, Notice, Renew, Renewals, Status, Transaction, Ttl, Write,
 };
 use leasehold_store::postgres::{Options, Postgres};
-use leasehold_testkit::{Postgres as Server, wait};
+use leasehold_testkit::{Postgres as Server, length, wait};
 use tokio::task::JoinSet;
 
-/// How many rounds the race has in the suite: `LEASEHOLD_RACE_ROUNDS` asks for more.
-const RACE_ROUNDS: u32 = 60;
+/// How many rounds the race has in an ordinary run and in a soak; `LEASEHOLD_RACE_ROUNDS` decides for
+/// it alone.
+const RACE_ROUNDS: (u32, u32) = (40, 1_000);
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn options(url: &str) -> Options {
@@ -73,8 +74,7 @@ async fn replicas_that_start_together_migrate_once() {
 async fn l1_a_hundred_race_on_three_replicas_and_one_is_granted_heavy() {
     let database = Server::shared().await;
     let stores = replicas(&database.url(), 3).await;
-    let rounds = std::env::var("LEASEHOLD_RACE_ROUNDS");
-    let rounds = rounds.map_or(RACE_ROUNDS, |it| it.parse().expect("a number"));
+    let rounds = length::pick_or("LEASEHOLD_RACE_ROUNDS", RACE_ROUNDS.0, RACE_ROUNDS.1);
     let mut last_token = None;
     for round in 0..rounds {
         let mut racing = JoinSet::new();

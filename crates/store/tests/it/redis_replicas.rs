@@ -15,7 +15,7 @@ use lease::{
     Notice, Renew, Renewal, Renewals, Revision, Token, Ttl, history::Verifier,
 };
 use leasehold_store::redis::{Options, Redis};
-use leasehold_testkit::{Proxy, Sentinel, redis::Redis as Server, wait};
+use leasehold_testkit::{Proxy, Sentinel, length, redis::Redis as Server, wait};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -56,7 +56,7 @@ async fn heavy_l1_a_hundred_racers_on_three_replicas_and_one_grant_each_time() {
     let server = Server::start().await;
     let stores = replicas(&server.url(), 3).await;
     let mut last = Token::ZERO;
-    for round in 0..1000 {
+    for round in 0..length::pick_or("LEASEHOLD_RACE_ROUNDS", 100, 1_000) {
         let racers = (0..100).map(|racer| {
             let store = &stores[racer % 3];
             store.acquire(ask("race", &format!("racer-{racer}"), 30_000))

@@ -14,13 +14,14 @@ use std::{
 };
 
 use leasehold_consumer::{Applied, Outcome, Settings, Store};
-use leasehold_testkit::{Child, Dir, Postgres, RabbitMq, port, wait};
+use leasehold_testkit::{Child, Dir, Postgres, RabbitMq, length, port, wait};
 use serde_json::{Value, json};
 
 use crate::cli_support::{SOON, plain};
 
-/// How long the broker is away in an ordinary run; `LEASEHOLD_TEST_BROKER_AWAY_SECONDS` changes it.
-const AWAY_SECONDS: u64 = 15;
+/// How long the broker is away in an ordinary run and in a soak;
+/// `LEASEHOLD_TEST_BROKER_AWAY_SECONDS` decides for it alone.
+const AWAY_SECONDS: (u64, u64) = (5, 60);
 /// Kills of the server while the backlog is on its way.
 const KILLS: usize = 3;
 /// Clients that acquire and release all the time, each with keys of its own.
@@ -170,11 +171,8 @@ async fn load(api: Api, number: usize, grants: Arc<AtomicU64>, stop: Arc<AtomicB
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn heavy_a_consumer_has_every_event_once_and_in_order_after_outage_and_kills() {
-    let away = std::env::var("LEASEHOLD_TEST_BROKER_AWAY_SECONDS");
-    let away = away
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(AWAY_SECONDS);
+    let (normal, soak) = AWAY_SECONDS;
+    let away = length::pick_or("LEASEHOLD_TEST_BROKER_AWAY_SECONDS", normal, soak);
     let mut world = World::start().await;
     leasehold_consumer::declare(&world.settings())
         .await

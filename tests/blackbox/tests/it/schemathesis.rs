@@ -2,15 +2,13 @@
 
 use std::{fs, path::PathBuf, time::Duration};
 
-use leasehold_testkit::Program;
+use leasehold_testkit::{Program, length};
 use serde_json::json;
 
 use crate::cli_support::Server;
 
-/// How long it asks in an ordinary run; `make fuzz` sets `LEASEHOLD_FUZZ_SECONDS` to more.
-const SECONDS: u64 = 60;
-/// The same questions in every ordinary run; `LEASEHOLD_FUZZ_SEED` asks others.
-const SEED: u64 = 1;
+/// How long it asks in an ordinary run and in a soak; `LEASEHOLD_FUZZ_SECONDS` decides for it alone.
+const SECONDS: (u64, u64) = (20, 600);
 /// What it needs on top to start, to end and to find the smallest failing question.
 const GRACE: Duration = Duration::from_secs(120);
 /// Fewer questions than this and something else is wrong.
@@ -24,13 +22,6 @@ const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_co
     ensure_resource_availability";
 /// Streams do not end by themselves.
 const STREAMS: &str = "/stream$|/sessions/[^/]+/events$";
-
-fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name).map_or(default, |text| {
-        text.parse()
-            .unwrap_or_else(|_| panic!("{name} must be a whole number, not {text:?}"))
-    })
-}
 
 /// The number before a word in the report, as in `6250 generated, 6250 passed`.
 fn before(report: &str, word: &str) -> Option<u64> {
@@ -84,13 +75,14 @@ async fn heavy_schemathesis_finds_no_server_error_and_nothing_undocumented() {
     let admin = fs::read_to_string(server.data().join("admin.token")).expect("made at the start");
     let admin = admin.trim();
     furnish(&server, admin).await;
-    let seconds = number("LEASEHOLD_FUZZ_SECONDS", SECONDS);
+    let seconds = length::pick_or("LEASEHOLD_FUZZ_SECONDS", SECONDS.0, SECONDS.1);
+    let seed = length::seed("LEASEHOLD_FUZZ_SEED");
     let mut run = Program::new(program)
         .args(["run", &format!("http://{}/api/openapi.json", server.address)])
         .args(["--header", &format!("Authorization: Bearer {admin}")])
         .args(["--checks", CHECKS, "--exclude-path-regex", STREAMS])
         .args(["--max-time", &seconds.to_string()])
-        .args(["--seed", &number("LEASEHOLD_FUZZ_SEED", SEED).to_string()])
+        .args(["--seed", &seed.to_string()])
         // Without an end of their own the last phases take whatever time is left.
         .args(["--max-examples", "20", "--request-timeout", "10"])
         .args(["--generation-database", "none", "--continue-on-failure"])

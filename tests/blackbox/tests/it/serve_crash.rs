@@ -11,14 +11,15 @@ use std::{
 
 use lease::{Acquire, Acquired, Authority, Holder, Key, Lease, LeaseRef, Token, Ttl};
 use leasehold_client::{Client, Options, Remote};
+use leasehold_testkit::length;
 
 use crate::cli_support::{Server, boot_ms};
 
 const CLIENTS: usize = 64;
 /// Keys that all clients fight for, besides each client's own.
 const SHARED_KEYS: usize = 8;
-/// Kills in an ordinary run; `LEASEHOLD_TEST_CRASH_ROUNDS=50` makes it as long as one likes.
-const ROUNDS: usize = 10;
+/// Kills in an ordinary run and in a soak; `LEASEHOLD_TEST_CRASH_ROUNDS` decides for it alone.
+const ROUNDS: (usize, usize) = (4, 50);
 const TTL_MS: u64 = 60_000;
 
 /// What a client knows about its own key when the server dies.
@@ -166,11 +167,7 @@ async fn check(remote: &Remote, number: usize, known: &Known, killed_ms: u64) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn heavy_kill_9_under_load_loses_nothing_that_was_acknowledged() {
-    let rounds = std::env::var("LEASEHOLD_TEST_CRASH_ROUNDS");
-    let rounds = rounds
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(ROUNDS);
+    let rounds = length::pick_or("LEASEHOLD_TEST_CRASH_ROUNDS", ROUNDS.0, ROUNDS.1);
     let mut server = Server::start().await;
     let mut last = vec![Token::ZERO; CLIENTS];
     let mut tokens: BTreeMap<Key, BTreeSet<Token>> = BTreeMap::new();

@@ -9,6 +9,7 @@ mod ledger;
 mod moves;
 mod run;
 
+use leasehold_testkit::length;
 use proptest::{
     strategy::{Strategy as _, ValueTree as _},
     test_runner::{Config, RngAlgorithm, TestRng, TestRunner},
@@ -18,22 +19,20 @@ use super::Harness;
 use moves::Move;
 use run::Run;
 
-/// How many sequences are played: `LEASEHOLD_ORACLE_CASES`.
+/// How many sequences are played, whatever the length of the tests: `LEASEHOLD_ORACLE_CASES`.
 const CASES: &str = "LEASEHOLD_ORACLE_CASES";
 /// Where the sequences start: `LEASEHOLD_ORACLE_SEED`. A failure prints the one to repeat it with.
 const SEED: &str = "LEASEHOLD_ORACLE_SEED";
-
-fn setting(name: &str) -> Option<u64> {
-    std::env::var(name).ok()?.parse().ok()
-}
+/// How many times more sequences a soak plays.
+const SOAK: u64 = 20;
 
 /// Plays random sequences on stores that `make` makes anew for each, and panics with the shortest
 /// sequence found on which store and engine disagree.
 pub async fn check<H: Harness>(make: impl AsyncFn() -> H) {
     let exact = make().await.pace().exact;
     let (longest, cases, shrinks) = if exact { (60, 96, 400) } else { (20, 4, 10) };
-    let cases = setting(CASES).unwrap_or(cases);
-    let first = setting(SEED).unwrap_or(1);
+    let cases = length::pick_or(CASES, cases, SOAK * cases);
+    let first = length::seed(SEED);
     for seed in first..first + cases {
         let mut bytes = [0; 32];
         bytes[..8].copy_from_slice(&seed.to_le_bytes());
@@ -45,6 +44,8 @@ pub async fn check<H: Harness>(make: impl AsyncFn() -> H) {
         let Err(mut reason) = play(&make().await, &tree.current()).await else {
             continue;
         };
+        // Said first: to shorten it may take longer than somebody waits.
+        eprintln!("repeat with {SEED}={seed} {CASES}=1: {reason}");
         // Shorten it while it still fails.
         let mut shortest = tree.current();
         let mut further = tree.simplify();

@@ -1,12 +1,12 @@
 //! How fast others take over, over many ends of processes.
 
 use leasehold_blackbox::target::now_ms;
-use leasehold_testkit::wait;
+use leasehold_testkit::{length, wait};
 
 use crate::poll::fleet::{Fleet, Instance, PATIENCE, TTL_MS};
 
-/// Ends of processes that are measured.
-const RUNS: usize = 20;
+/// Ends of processes that are measured, in an ordinary run and in a soak.
+const RUNS: (usize, usize) = (6, 20);
 
 /// How long after `from_ms` each target that `gone` owned was polled by somebody else.
 async fn takeovers(fleet: &Fleet, gone: &[Instance], from_ms: u64, owned: &[String]) -> Vec<u64> {
@@ -52,11 +52,16 @@ fn report(what: &str, mut times: Vec<u64>) -> u64 {
     at(99)
 }
 
+fn runs() -> usize {
+    length::pick(RUNS.0, RUNS.1)
+}
+
 /// More instances than are ended, with two targets each.
 async fn fleet_to_end() -> Fleet {
-    let mut fleet = Fleet::new(RUNS + 2).await;
-    fleet.start(RUNS + 2).await;
-    fleet.until_loads(&[1; RUNS + 2]).await;
+    let size = runs() + 2;
+    let mut fleet = Fleet::new(size).await;
+    fleet.start(size).await;
+    fleet.until_loads(&vec![1; size]).await;
     fleet.until_all_polled(now_ms()).await;
     fleet
 }
@@ -73,7 +78,7 @@ async fn owned_by(fleet: &Fleet, instances: &[Instance]) -> Vec<String> {
 async fn heavy_after_sigterm_others_take_over_within_a_second() {
     let mut fleet = fleet_to_end().await;
     let mut times = Vec::new();
-    for _ in 0..RUNS {
+    for _ in 0..runs() {
         let gone = vec![fleet.instances.remove(0)];
         let owned = owned_by(&fleet, &gone).await;
         let from_ms = now_ms();
@@ -81,7 +86,7 @@ async fn heavy_after_sigterm_others_take_over_within_a_second() {
         times.extend(takeovers(&fleet, &gone, from_ms, &owned).await);
     }
     fleet.assert_faultless();
-    assert!(times.len() >= RUNS, "{}", times.len());
+    assert!(times.len() >= runs(), "{}", times.len());
     let p99 = report("SIGTERM", times);
     assert!(p99 <= 1_000, "p99 is {p99} ms");
 }
@@ -90,7 +95,7 @@ async fn heavy_after_sigterm_others_take_over_within_a_second() {
 async fn heavy_after_sigkill_others_take_over_within_the_ttl_and_a_second() {
     let mut fleet = fleet_to_end().await;
     let mut times = Vec::new();
-    for _ in 0..RUNS {
+    for _ in 0..runs() {
         let mut gone = vec![fleet.instances.remove(0)];
         let owned = owned_by(&fleet, &gone).await;
         let from_ms = now_ms();
@@ -98,7 +103,7 @@ async fn heavy_after_sigkill_others_take_over_within_the_ttl_and_a_second() {
         times.extend(takeovers(&fleet, &gone, from_ms, &owned).await);
     }
     fleet.assert_faultless();
-    assert!(times.len() >= RUNS, "{}", times.len());
+    assert!(times.len() >= runs(), "{}", times.len());
     let p99 = report("SIGKILL", times);
     assert!(p99 <= TTL_MS + 1_000, "p99 is {p99} ms");
 }

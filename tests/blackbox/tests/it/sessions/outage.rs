@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use leasehold_testkit::{Postgres, Redis, wait};
+use leasehold_testkit::{Postgres, Redis, length, wait};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -131,7 +131,7 @@ async fn sessions_survive(mut store: Store) {
         })
     };
     // Moments that no step of a session can be safe from, and the same in every run.
-    for round in 0..8_u64 {
+    for round in 0..length::pick(5_u64, 40) {
         tokio::time::sleep(Duration::from_millis(300 + round * 457 % 900)).await;
         let time = Duration::from_millis(200 + round * 631 % 1_800);
         if round % 3 == 2 {
