@@ -1,6 +1,13 @@
 # `make` alone explains itself.
 .DEFAULT_GOAL := help
-.PHONY: help setup run test fuzz lint fmt docs bench
+.PHONY: help setup run quick test soak fuzz lint fmt docs bench
+
+# One build of everything that tests need: a binary built by itself would be built with other features
+# of its libraries, and those again.
+build_tests = cargo build --workspace --bin leasehold --tests
+# The rooms whose tests need no service.
+without_services = --workspace --exclude leasehold-testkit --exclude leasehold-blackbox \
+	--exclude leasehold-fences --exclude leasehold-consumer --exclude leasehold-bench
 
 help: ## this list
 	@echo "Leasehold: who owns this work right now, until when and under which fencing token"
@@ -13,21 +20,34 @@ help: ## this list
 setup: ## install what is missing to build and to test (Debian packages, schemathesis)
 	@scripts/setup test
 
-run: ## build and serve
+run: ## build for trying things out, and serve
 	@scripts/setup run
-	cargo run --release -p leasehold -- serve
+	@[ -x target/quickstart/leasehold ] || echo "The first build takes some minutes; later ones take seconds."
+	cargo run --profile quickstart -p leasehold -- serve
 
-test: lint ## everything that must be green: format, lints, tests, examples in the docs
+quick: ## tests that need no service: while you work
+	@scripts/setup run
+	@scripts/setup nextest
+	cargo nextest run $(without_services) --cargo-quiet --profile quick
+
+test: lint ## everything that must be green: format, lints, every scenario in short, examples in the docs
 	@scripts/setup test
-	@command -v cargo-nextest >/dev/null 2>&1 || cargo install cargo-nextest --locked
-	cargo build --workspace --bin leasehold
+	@scripts/setup nextest
+	$(build_tests)
 	cargo nextest run --workspace
 	cargo test --workspace --doc
 
+soak: ## every scenario at full length, with new seeds: hours, by night
+	@scripts/setup test
+	@scripts/setup nextest
+	$(build_tests)
+	LEASEHOLD_TEST_LENGTH=soak cargo nextest run --workspace --profile soak
+
 fuzz: ## ask a server everything its specification allows, for 10 minutes (LEASEHOLD_FUZZ_SECONDS)
 	@scripts/setup test
-	cargo build --workspace --bin leasehold
-	LEASEHOLD_FUZZ_SECONDS=$${LEASEHOLD_FUZZ_SECONDS:-600} cargo nextest run --workspace -E 'package(leasehold-blackbox) & test(schemathesis)' --no-capture
+	@scripts/setup nextest
+	$(build_tests)
+	LEASEHOLD_TEST_LENGTH=soak cargo nextest run --workspace --profile soak -E 'test(schemathesis)' --no-capture
 
 lint: ## format and lints, without running anything
 	@scripts/setup run
