@@ -91,6 +91,8 @@ pub const READYZ: &str = "/readyz";
 pub const METRICS: &str = "/metrics";
 /// The specification of all of this.
 pub const OPENAPI: &str = "/api/openapi.json";
+/// The page that shows the specification.
+pub const DOCS: &str = "/api/docs";
 
 /// Puts values into a path, in order, each encoded so that it stays one segment.
 ///

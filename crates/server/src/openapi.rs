@@ -1,4 +1,6 @@
-//! The specification, made from the routes themselves.
+//! The specification, made from the routes themselves, and a page to read it.
+
+mod viewer;
 
 use std::collections::BTreeMap;
 
@@ -32,6 +34,7 @@ use crate::{
         title = "Leasehold",
         description = "Who owns a piece of work right now, until when and under which fencing token. Paths are accepted with and without a trailing slash."
     ),
+    servers((url = "/", description = "The server that this page came from")),
     components(schemas(Problem))
 )]
 struct Base;
@@ -68,7 +71,12 @@ pub(crate) fn with_spec(doors: OpenApiRouter<App>) -> (axum::Router<App>, OpenAp
     // Written once: it does not change while the server runs.
     let text = serde_json::to_string(&api).unwrap_or_default();
     let serve = move || async move { document(text) };
-    (router.route(paths::OPENAPI, get(serve)), api)
+    (
+        router
+            .route(paths::OPENAPI, get(serve))
+            .merge(viewer::router()),
+        api,
+    )
 }
 
 fn document(text: String) -> Response {
@@ -91,6 +99,7 @@ fn finished(mut api: OpenApi) -> OpenApi {
             &mut item.delete,
         ];
         for operation in operations.into_iter().flatten() {
+            name(operation);
             document_problems(operation);
             if let Some(RefOr::T(body)) = &mut operation.request_body
                 && may_be_absent(body, &components.schemas)
@@ -100,6 +109,24 @@ fn finished(mut api: OpenApi) -> OpenApi {
         }
     }
     api
+}
+
+/// Names an operation by its resource and its verb (`leases_acquire`), since generated clients need one
+/// name each, and lets the summary describe the answer where nothing else does.
+fn name(operation: &mut Operation) {
+    let tag = operation.tags.iter().flatten().next().cloned();
+    operation.operation_id = match (tag, operation.operation_id.take()) {
+        (Some(tag), Some(verb)) => Some(format!("{tag}_{verb}")),
+        (_, verb) => verb,
+    };
+    let summary = operation.summary.clone().unwrap_or_default();
+    for response in operation.responses.responses.values_mut() {
+        if let RefOr::T(response) = response
+            && response.description.is_empty()
+        {
+            response.description.clone_from(&summary);
+        }
+    }
 }
 
 /// An empty body counts as an object without fields, so a body without required ones can be left out.

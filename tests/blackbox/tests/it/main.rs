@@ -4,6 +4,7 @@ mod cli;
 mod cli_support;
 mod control_plane;
 mod migrate_command;
+mod openapi;
 mod outbox;
 mod poll;
 mod replicas;

@@ -13,7 +13,7 @@ use crate::{
 
 pub(super) fn router() -> OpenApiRouter<App> {
     OpenApiRouter::new()
-        .routes(routes!(get_lease))
+        .routes(routes!(show))
         .routes(routes!(validate))
         .routes(routes!(release))
         .routes(routes!(revoke))
@@ -23,7 +23,7 @@ pub(super) fn router() -> OpenApiRouter<App> {
 #[utoipa::path(get, path = paths::LEASE, tag = "leases", security(("bearer" = ["leases:read"])),
     params(("lease_id" = String, Path)),
     responses((status = 200, body = Lease), (status = 404, description = "Unknown")))]
-async fn get_lease(
+async fn show(
     Auth(caller, _): Auth<LeasesRead>,
     State(app): State<App>,
     Path(id): Path<String>,

@@ -24,7 +24,7 @@ use crate::{
 
 pub(super) fn router() -> OpenApiRouter<App> {
     OpenApiRouter::new()
-        .routes(routes!(one))
+        .routes(routes!(show))
         .routes(routes!(list))
 }
 
@@ -32,7 +32,7 @@ pub(super) fn router() -> OpenApiRouter<App> {
 #[utoipa::path(get, path = ONE, tag = "sessions", security(("bearer" = ["v3:read"])),
     params(("session_id" = String, Path)),
     responses((status = 200, body = SessionView), (status = 404, description = "Unknown")))]
-async fn one(
+async fn show(
     Auth(caller, _): Auth<V3Read>,
     State(app): State<App>,
     Extension(shared): Extension<Arc<Shared>>,
