@@ -145,7 +145,7 @@ async fn prepare(server: &Server, arguments: &Arguments) -> Result<()> {
             "ttl_seconds": 3600});
         let path = "/api/v1/runners/register/";
         let (status, answer) = server.call(Method::POST, path, Some(body)).await?;
-        ensure!(status == 201, "a runner: {answer}");
+        ensure!(status == 200, "a runner: {answer}");
     }
     Ok(())
 }

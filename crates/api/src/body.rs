@@ -1,6 +1,7 @@
 //! Reading a JSON body so that a mistake can be named.
 
 use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
 
 use crate::{FieldError, check::REQUIRED};
 
@@ -32,6 +33,69 @@ pub fn parse_value<T: DeserializeOwned>(body: &[u8]) -> Result<T, FieldError> {
         .end()
         .map_err(|error| FieldError::new("body", format!("one JSON value: {error}")))?;
     Ok(value)
+}
+
+/// More mistakes than anyone mends in one go.
+const MAX_MISTAKES: usize = 64;
+
+/// Reads a document and names every field that is wrong, not only the first: a wrong one is noted, put
+/// right by its value in `stand_ins` (by its name; left out where there is none) and reading goes on.
+/// The document that comes with mistakes is fit for further checks, and for nothing else.
+pub fn parse_document<T: DeserializeOwned>(
+    fields: Map<String, Value>,
+    stand_ins: &Map<String, Value>,
+) -> (Option<T>, Vec<FieldError>) {
+    let mut document = Value::Object(fields);
+    let mut mistakes: Vec<FieldError> = Vec::new();
+    while mistakes.len() < MAX_MISTAKES {
+        let mistake = match parse_value(document.to_string().as_bytes()) {
+            Ok(value) => return (Some(value), mistakes),
+            Err(mistake) => mistake,
+        };
+        let known = mistakes.iter().any(|it| it.field == mistake.field);
+        let mended = !known && mend(&mut document, &mistake.field, stand_ins);
+        if !known {
+            mistakes.push(mistake);
+        }
+        if !mended {
+            break;
+        }
+    }
+    (None, mistakes)
+}
+
+/// Replaces what stands at `path`, or a part of the document around it, by a stand-in; removes it where
+/// there is none.
+fn mend(document: &mut Value, path: &str, stand_ins: &Map<String, Value>) -> bool {
+    let names: Vec<&str> = path.split('.').collect();
+    let stem = |name: &str| name.split('[').next().unwrap_or_default().to_owned();
+    // The innermost part that has a stand-in, or else the field itself.
+    let last = (0..names.len())
+        .rev()
+        .find(|&index| stand_ins.contains_key(&stem(names[index])))
+        .unwrap_or(names.len() - 1);
+    let mut parent = document;
+    for name in &names[..last] {
+        let mut parts = name.split(['[', ']']).filter(|part| !part.is_empty());
+        let Some(found) = parts.next().and_then(|field| parent.get_mut(field)) else {
+            return false;
+        };
+        parent = found;
+        for index in parts {
+            let Some(found) = index.parse().ok().and_then(|at: usize| parent.get_mut(at)) else {
+                return false;
+            };
+            parent = found;
+        }
+    }
+    let Some(object) = parent.as_object_mut() else {
+        return false;
+    };
+    let field = stem(names[last]);
+    match stand_ins.get(&field) {
+        Some(value) => object.insert(field, value.clone()) != Some(value.clone()),
+        None => object.remove(&field).is_some(),
+    }
 }
 
 /// serde's words as field and expectation. It names an unknown or missing field in its message and
@@ -115,6 +179,56 @@ mod tests {
         assert_eq!(
             of(r#"{"params": 1}"#),
             ("params".into(), "an object".into())
+        );
+    }
+
+    #[test]
+    fn a_document_with_many_mistakes_hears_of_all_of_them() {
+        #[derive(serde::Deserialize)]
+        #[serde(deny_unknown_fields)]
+        #[expect(dead_code, reason = "only read")]
+        struct Inner {
+            name: String,
+            #[serde(default)]
+            size: u8,
+        }
+        #[derive(serde::Deserialize)]
+        #[serde(deny_unknown_fields)]
+        #[expect(dead_code, reason = "only read")]
+        struct Outer {
+            name: String,
+            #[serde(default)]
+            score: f64,
+            inner: Vec<Inner>,
+        }
+        let read = |text: &str| {
+            let Ok(Value::Object(stand_ins)) = serde_json::from_str(r#"{"name": "x"}"#) else {
+                unreachable!("an object")
+            };
+            let Ok(Value::Object(fields)) = serde_json::from_str(text) else {
+                unreachable!("an object")
+            };
+            let (value, mistakes) = parse_document::<Outer>(fields, &stand_ins);
+            let fields: Vec<String> = mistakes.into_iter().map(|it| it.field).collect();
+            (value.is_some(), fields.join(" "))
+        };
+        assert_eq!(read(r#"{"name": "a", "inner": []}"#), (true, String::new()));
+        let (whole, mut fields) = read(
+            r#"{"score": "high", "colour": 1, "inner": [{"name": 1}, {"name": "b", "size": -1}, {}]}"#,
+        );
+        let mut sorted: Vec<&str> = fields.split(' ').collect();
+        sorted.sort_unstable();
+        fields = sorted.join(" ");
+        assert!(whole);
+        assert_eq!(
+            fields,
+            "colour inner[0].name inner[1].size inner[2].name name score"
+        );
+        // Without a stand-in reading ends where it must.
+        assert_eq!(read(r#"{"score": 1}"#), (false, "name inner".into()));
+        assert_eq!(
+            read(r#"{"name": "a", "inner": 7}"#),
+            (false, "inner".into())
         );
     }
 

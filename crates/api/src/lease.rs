@@ -29,6 +29,29 @@ pub fn holder(name: &str, incarnation: Option<&str>) -> Result<lease::Holder, le
     lease::Holder::new(name, incarnation.unwrap_or(DEFAULT_INCARNATION))
 }
 
+/// The answer to a camera's acquire: the lease's fields, and the same lease once more where clients of
+/// the first control plane look for it.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct CameraGrant {
+    /// The lease's fields.
+    #[serde(flatten)]
+    pub flat: Lease,
+    /// Always true: a refusal is a problem.
+    pub success: bool,
+    /// The lease again.
+    pub lease: Lease,
+}
+
+impl From<Lease> for CameraGrant {
+    fn from(lease: Lease) -> Self {
+        Self {
+            flat: lease.clone(),
+            success: true,
+            lease,
+        }
+    }
+}
+
 /// Who owns a key, until when and under which token.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Lease {

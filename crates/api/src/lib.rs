@@ -32,7 +32,7 @@ pub use acquire::{
     AcquireRequest, Asked, DEFAULT_TTL_SECONDS, Form, KeyParts, LeaseList, MAX_TTL_SECONDS,
     MAX_WAIT_SECONDS, Pool,
 };
-pub use body::{parse, parse_value};
+pub use body::{parse, parse_document, parse_value};
 pub use cameras::{AvailableCameras, Camera, CameraList, Document, SiteSettings, SiteVersion};
 pub use check::Check;
 pub use documents::{
@@ -43,7 +43,7 @@ pub use events::{
 };
 pub use fences::{FenceCheck, FenceVerdict, FenceVerdicts, FencedToken, VerdictWord};
 pub use holders::{HolderList, HolderPresence, HolderRemoved, PresenceRequest};
-pub use lease::{CAMERA, DEFAULT_INCARNATION, LEASE_LABELS, Lease, NODE, holder};
+pub use lease::{CAMERA, CameraGrant, DEFAULT_INCARNATION, LEASE_LABELS, Lease, NODE, holder};
 pub use nodes::{Node, NodeList, NodeTarget, NodeTargetState};
 pub use plan::{Candidate, Explanation, Move, Plan};
 pub use policy::OutagePolicy;
@@ -53,8 +53,8 @@ pub use renew::{
     RenewedList, RevokeRequest, Success, ValidateAnswer, ValidateRequest,
 };
 pub use runners::{
-    Assignments, CameraVersion, GiveUp, LostLease, RegisterRequest, Runner, RunnerHeartbeatAnswer,
-    RunnerHeartbeatRequest, RunnerList, RunnerRemoved,
+    Assignments, CameraVersion, GiveUp, LostLease, RegisterRequest, Registered, Runner,
+    RunnerHeartbeatAnswer, RunnerHeartbeatRequest, RunnerList, RunnerRemoved,
 };
 pub use seconds::Seconds;
 pub use time::Time;

@@ -42,6 +42,16 @@ pub struct RegisterRequest {
     pub ttl_seconds: Option<Seconds>,
 }
 
+/// The answer to a registration.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Registered {
+    /// The runner as it is known now.
+    #[serde(flatten)]
+    pub runner: Runner,
+    /// Whether it was unknown before.
+    pub created: bool,
+}
+
 /// A runner as it is known.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Runner {

@@ -43,7 +43,8 @@ pub struct Shared {
     /// Configuration file (YAML) [env: LEASEHOLD_CONFIG]
     #[arg(long, global = true, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// The server to talk to [env: LEASEHOLD_URL] [default: http://127.0.0.1:8740]
+    /// The server to talk to; several of one service, separated by commas, are asked in turn when one
+    /// gives no answer [env: LEASEHOLD_URL] [default: http://127.0.0.1:8740]
     #[arg(long, global = true, value_name = "URL")]
     pub server: Option<String>,
     /// A file that holds the credential [env: LEASEHOLD_TOKEN_FILE, or the credential itself in

@@ -1,6 +1,13 @@
-//! One server, one credential, and how calls are made and repeated.
+//! One service, one credential, and how calls are made and repeated. A service may have several servers:
+//! the next one is asked when it is *unknown* what one would say, never when it said *no*.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http::{
@@ -28,6 +35,7 @@ const REQUEST_ID: &str = "x-request-id";
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Where the server is: `http://` or `https://`, host, port and perhaps a path before `/api`.
+    /// Several servers of one service are separated by commas; they must share a store.
     pub url: String,
     /// The bearer token.
     pub token: Option<SecretString>,
@@ -66,7 +74,10 @@ pub struct Client {
 
 struct Inner {
     transport: Box<dyn Transport>,
-    base: String,
+    /// The servers, at least one.
+    bases: Vec<String>,
+    /// Counts up whenever a server could not be asked; modulo their number, the one to ask.
+    current: AtomicUsize,
     bearer: Option<HeaderValue>,
     options: Options,
 }
@@ -98,7 +109,11 @@ impl Client {
     }
 
     fn build(options: Options, transport: Box<dyn Transport>) -> Result<Self, Error> {
-        let base = check_url(&options.url)?;
+        let bases = options
+            .url
+            .split(',')
+            .map(|url| check_url(url.trim()))
+            .collect::<Result<Vec<_>, _>>()?;
         let bearer = match &options.token {
             Some(token) => Some(bearer(token)?),
             None => None,
@@ -106,16 +121,40 @@ impl Client {
         Ok(Self {
             inner: Arc::new(Inner {
                 transport,
-                base,
+                bases,
+                current: AtomicUsize::new(0),
                 bearer,
                 options,
             }),
         })
     }
 
-    /// The server's address.
+    /// The address of the server that is asked now.
     pub fn url(&self) -> &str {
-        &self.inner.base
+        self.base(self.turn())
+    }
+
+    fn turn(&self) -> usize {
+        self.inner.current.load(Ordering::Relaxed)
+    }
+
+    fn base(&self, turn: usize) -> &str {
+        &self.inner.bases[turn % self.inner.bases.len()]
+    }
+
+    /// The server that was asked gave no answer: the next call goes to the next one, unless another
+    /// caller has moved on already.
+    fn move_on(&self, turn: usize) {
+        let moved = self.inner.current.compare_exchange(
+            turn,
+            turn.wrapping_add(1),
+            Ordering::Relaxed,
+            Ordering::Relaxed,
+        );
+        if moved.is_ok() && self.inner.bases.len() > 1 {
+            let (from, to) = (self.base(turn), self.base(turn.wrapping_add(1)));
+            tracing::warn!(from, to, "server gives no answer, asking the next");
+        }
     }
 
     pub(crate) fn options(&self) -> &Options {
@@ -157,15 +196,18 @@ impl Client {
     /// Makes a call, again where that is safe, and reads its answer.
     pub(crate) async fn call<T: DeserializeOwned>(&self, call: Call) -> Result<T, Error> {
         let limit = call.limit;
-        match tokio::time::timeout(limit, self.attempts(&call)).await {
-            Ok(outcome) => outcome,
-            Err(_) => Err(Error::Unknown(format!("nothing within {limit:?}"))),
+        let turn = self.turn();
+        if let Ok(outcome) = tokio::time::timeout(limit, self.attempts(&call)).await {
+            return outcome;
         }
+        self.move_on(turn);
+        Err(Error::Unknown(format!("nothing within {limit:?}")))
     }
 
     async fn attempts<T: DeserializeOwned>(&self, call: &Call) -> Result<T, Error> {
         let mut backoff = Backoff::new(30, 500);
-        let mut left = self.inner.options.attempts.max(1);
+        let servers = u32::try_from(self.inner.bases.len()).unwrap_or(u32::MAX);
+        let mut left = self.inner.options.attempts.max(1).max(servers);
         loop {
             left -= 1;
             let error = match self.once(call).await {
@@ -194,12 +236,20 @@ impl Client {
 
     /// Makes a call once, up to the head of its answer. Anything but success is an error.
     pub(crate) async fn open(&self, call: &Call) -> Result<Response<Body>, Error> {
-        let request = self.request(call)?;
+        let turn = self.turn();
+        let request = self.request(self.base(turn), call)?;
         let sending = self.inner.transport.send(request);
         let response = match sending.await {
             Ok(response) => response,
-            Err(failure) if failure.sent => return Err(Error::Unknown(failure.text)),
-            Err(failure) => return Err(Error::Unavailable(failure.text)),
+            Err(failure) => {
+                self.move_on(turn);
+                let error = if failure.sent {
+                    Error::Unknown
+                } else {
+                    Error::Unavailable
+                };
+                return Err(error(failure.text));
+            }
         };
         let status = response.status();
         if status.is_success() {
@@ -208,11 +258,15 @@ impl Client {
         let body = read(response.into_body()).await?;
         let mut problem: Problem = serde_json::from_slice(&body).unwrap_or_default();
         problem.status = status.as_u16();
-        Err(Error::Problem(Box::new(problem)))
+        let error = Error::Problem(Box::new(problem));
+        if !error.is_definite() && error.is_retryable() {
+            self.move_on(turn);
+        }
+        Err(error)
     }
 
-    fn request(&self, call: &Call) -> Result<Request<Full<Bytes>>, Error> {
-        let uri: Uri = format!("{}{}", self.inner.base, call.path)
+    fn request(&self, base: &str, call: &Call) -> Result<Request<Full<Bytes>>, Error> {
+        let uri: Uri = format!("{base}{}", call.path)
             .parse()
             .map_err(|error| Error::Invalid(format!("path {}: {error}", call.path)))?;
         let mut request = Request::builder()
@@ -235,7 +289,7 @@ impl Client {
 impl std::fmt::Debug for Client {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Client")
-            .field("url", &self.inner.base)
+            .field("servers", &self.inner.bases)
             .finish_non_exhaustive()
     }
 }
@@ -247,11 +301,18 @@ async fn read(body: Body) -> Result<Bytes, Error> {
     }
 }
 
+/// One server's address, as people write it: `https://leases.example`, `localhost:8740`, `:8740`.
 fn check_url(url: &str) -> Result<String, Error> {
     let expected = || {
         Error::Invalid(
             "url: expected http:// or https://, a host and no credentials or query".into(),
         )
+    };
+    let url = match url.split_once("://") {
+        Some(_) => url.to_owned(),
+        None if url.starts_with(':') => format!("http://127.0.0.1{url}"),
+        None if url.is_empty() => return Err(expected()),
+        None => format!("http://{url}"),
     };
     let uri: Uri = url.parse().map_err(|_| expected())?;
     let http = matches!(uri.scheme_str(), Some("http" | "https"));
@@ -275,16 +336,16 @@ mod tests {
 
     #[test]
     fn a_wrong_address_is_refused_before_anything_is_sent() {
-        for url in [
-            "",
-            "localhost:1",
-            "ftp://a",
-            "http://u:p@a",
-            "http://a/?q=1",
-        ] {
-            assert!(check_url(url).is_err(), "{url}");
+        for url in ["", "http://a,", "ftp://a", "http://u:p@a", "http://a/?q=1"] {
+            assert!(Client::new(Options::new(url)).is_err(), "{url}");
         }
-        assert_eq!(check_url("http://a:1/x/").unwrap(), "http://a:1/x");
+        for (typed, meant) in [
+            ("http://a:1/x/", "http://a:1/x"),
+            ("localhost:8740", "http://localhost:8740"),
+            (":8740", "http://127.0.0.1:8740"),
+        ] {
+            assert_eq!(check_url(typed).unwrap(), meant);
+        }
     }
 
     #[test]

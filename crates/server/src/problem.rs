@@ -100,7 +100,8 @@ impl Reject {
 
     /// Tells when a repeat may help.
     pub fn retry_after(mut self, wait: Seconds) -> Self {
-        self.0.retry_after_seconds = Some(wait);
+        // Whole seconds, as in the header of the same name: many clients read an integer.
+        self.0.retry_after_seconds = Some(Seconds::whole(wait.ceil()));
         self
     }
 

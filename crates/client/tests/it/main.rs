@@ -11,5 +11,6 @@ mod property;
 mod releasing;
 mod remote;
 mod served;
+mod several;
 mod stream;
 mod world;

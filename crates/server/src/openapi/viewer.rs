@@ -15,16 +15,16 @@ const POLICY: &str =
     "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
 
 pub(super) fn router() -> Router<App> {
-    let page = || file("text/html; charset=utf-8", include_str!("viewer.html"));
-    let script = || file("text/javascript; charset=utf-8", include_str!("viewer.js"));
-    let style = || file("text/css; charset=utf-8", include_str!("viewer.css"));
+    let page = || async { file("text/html; charset=utf-8", include_str!("viewer.html")) };
+    let script = || async { file("text/javascript; charset=utf-8", include_str!("viewer.js")) };
+    let style = || async { file("text/css; charset=utf-8", include_str!("viewer.css")) };
     Router::new()
         .route(paths::DOCS, get(page))
         .route(&format!("{}/viewer.js", paths::DOCS), get(script))
         .route(&format!("{}/viewer.css", paths::DOCS), get(style))
 }
 
-async fn file(media: &'static str, text: &'static str) -> Response {
+fn file(media: &'static str, text: &'static str) -> Response {
     let headers = [
         (header::CONTENT_TYPE, media),
         (header::CACHE_CONTROL, "no-cache"),

@@ -9,7 +9,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 
 use super::{
-    Place, index_key, invalid, site,
+    Place, index_key, site,
     store::{self, Condition, Found},
 };
 use crate::{App, Reject};
@@ -196,8 +196,22 @@ async fn replace<T>(
     Ok(matches!(committed, Committed::Done { .. }))
 }
 
+/// Required fields that passed every check, in the place of wrong ones while the rest is checked.
+const STAND_INS: &str = r#"{"camera_uuid": "x", "rtsp_url": "file:///x", "zone_id": 4294967295,
+    "name": "x", "kind": "include", "polygon": [[0, 0], [1, 0], [1, 1]]}"#;
+
+/// Reads a document; every wrong field is named in one answer.
 fn checked<T: Item>(fields: Map<String, Value>) -> Result<T, Reject> {
-    let item: T = store::parse(fields)?;
-    item.validate().map_err(invalid)?;
-    Ok(item)
+    let stand_ins = serde_json::from_str(STAND_INS).unwrap_or_default();
+    let (item, mut wrong) = leasehold_api::parse_document::<T>(fields, &stand_ins);
+    let found = item.as_ref().map_or(Ok(()), Item::validate);
+    for error in found.err().into_iter().flatten() {
+        if wrong.iter().all(|known| known.field != error.field) {
+            wrong.push(leasehold_api::FieldError::new(error.field, error.expected));
+        }
+    }
+    match item {
+        Some(item) if wrong.is_empty() => Ok(item),
+        _ => Err(Reject::invalid(wrong)),
+    }
 }

@@ -211,13 +211,6 @@ pub(crate) fn merge(into: &mut Map<String, Value>, change: Map<String, Value>) {
     }
 }
 
-/// Reads a document from its fields, naming what is wrong.
-pub(crate) fn parse<T: DeserializeOwned>(fields: Map<String, Value>) -> Result<T, Reject> {
-    let bytes = serde_json::to_vec(&Value::Object(fields))
-        .map_err(|_| Reject::field("body", "a JSON object"))?;
-    leasehold_api::parse_value(&bytes).map_err(|error| Reject::invalid(vec![error]))
-}
-
 /// A field that the path says already: filled in when absent, refused when different.
 pub(crate) fn settle(
     fields: &mut Map<String, Value>,

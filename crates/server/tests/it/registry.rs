@@ -279,6 +279,10 @@ async fn a_lease_needs_a_known_camera_and_runner_and_room() {
         (&lease["tenant_id"], &lease["site_id"]),
         (&json!("t"), &json!("s"))
     );
+    // Where clients of the first control plane look for it.
+    assert_eq!(lease["success"], true);
+    assert_eq!(lease["lease"]["lease_id"], lease["lease_id"]);
+    assert_eq!(lease["lease"]["token"], lease["token"]);
     let (status, problem) = server.lease_camera("cam-2", "r").await;
     assert_eq!(
         (status.as_u16(), &problem["code"]),
@@ -307,7 +311,8 @@ async fn a_new_incarnation_waits_for_the_old_one_and_releases_its_leases() {
     let path = "/api/v1/runners/register/";
     server.camera("t", "s", "cam-1").await;
     let (status, runner) = server.call(ADMIN, "POST", path, register("one")).await;
-    assert_eq!((status.as_u16(), &runner["capacity"]), (201, &json!(16)));
+    assert_eq!((status.as_u16(), &runner["capacity"]), (200, &json!(16)));
+    assert_eq!(runner["created"], true);
     let acquire = json!({"camera_uuid": "cam-1", "runner_id": "r", "ttl_seconds": 3600});
     let (status, _) = server
         .call(ADMIN, "POST", "/api/v1/leases/acquire", acquire.clone())
@@ -486,7 +491,7 @@ async fn a_heartbeat_after_a_long_silence_brings_the_runner_back() {
     let (status, _) = server
         .call(ADMIN, "POST", "/api/v1/runners/register/", runner)
         .await;
-    assert_eq!(status, 201);
+    assert_eq!(status, 200);
     server.pass(300_000, 1_200).await;
     assert_eq!(
         get(&server, "/api/v1/runners/r/").await["status"],

@@ -1,11 +1,8 @@
 //! Asking for keys.
 
 use ::lease::Acquired;
-use axum::{
-    extract::State,
-    response::{IntoResponse, Response},
-};
-use leasehold_api::{AcquireRequest, Form, Lease, LeaseList, paths};
+use axum::extract::State;
+use leasehold_api::{AcquireRequest, CameraGrant, Form, Lease, LeaseList, paths};
 use serde::Serialize;
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -21,14 +18,11 @@ pub(super) fn router() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(acquire))
 }
 
-/// One lease, or with `keys` a list of them.
+/// One lease; for a camera with the lease a second time under `lease`; with `keys` a list of leases.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
-#[expect(
-    dead_code,
-    reason = "describes the two forms of the answer in the specification"
-)]
 enum Granted {
+    Camera(Box<CameraGrant>),
     One(Box<Lease>),
     Many(LeaseList),
 }
@@ -45,7 +39,7 @@ async fn acquire(
     Auth(caller, _): Auth<LeasesWrite>,
     State(app): State<App>,
     JsonBody(request): JsonBody<AcquireRequest>,
-) -> Result<Response, Reject> {
+) -> Result<Json<Granted>, Reject> {
     let asked = request.check().map_err(Reject::invalid)?;
     let acquired = if asked.form == Form::Camera {
         admission::acquire(&app, &caller, &request, asked.acquire).await?
@@ -57,14 +51,19 @@ async fn acquire(
         Acquired::Refused(refusal) => return Err(ops::refused(&caller, &refusal)),
     };
     let mut leases: Vec<Lease> = leases.iter().map(Lease::from).collect();
-    if asked.form == Form::Keys {
-        return Ok(Json(LeaseList {
+    let granted = match asked.form {
+        Form::Keys => Granted::Many(LeaseList {
             leases,
             next_cursor: None,
-        })
-        .into_response());
-    }
-    // One key or one slot of a pool: one lease.
-    let lease = leases.pop().ok_or_else(Reject::no_lease)?;
-    Ok(Json(lease).into_response())
+        }),
+        Form::Camera => {
+            let lease = leases.pop().ok_or_else(Reject::no_lease)?;
+            Granted::Camera(Box::new(CameraGrant::from(lease)))
+        }
+        // One key or one slot of a pool: one lease.
+        Form::Key | Form::Pool => {
+            Granted::One(Box::new(leases.pop().ok_or_else(Reject::no_lease)?))
+        }
+    };
+    Ok(Json(granted))
 }

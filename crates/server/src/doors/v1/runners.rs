@@ -4,14 +4,10 @@ use ::lease::{
     RecordQuery,
     registry::{RUNNER, RunnerStatus},
 };
-use axum::{
-    extract::{Path, State},
-    response::{IntoResponse, Response},
-};
-use http::StatusCode;
+use axum::extract::{Path, State};
 use leasehold_api::{
-    RegisterRequest, RunnerHeartbeatAnswer, RunnerHeartbeatRequest, RunnerList, RunnerRemoved,
-    paths,
+    RegisterRequest, Registered, RunnerHeartbeatAnswer, RunnerHeartbeatRequest, RunnerList,
+    RunnerRemoved, paths,
 };
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -44,21 +40,18 @@ pub(super) fn router() -> OpenApiRouter<App> {
 /// A new incarnation is let in once the one before is no longer present; what that one had is released.
 #[utoipa::path(post, path = paths::RUNNER_REGISTER, tag = "runners", security(("bearer" = ["runners:write"])),
     request_body = RegisterRequest,
-    responses((status = 201, body = leasehold_api::Runner), (status = 200, body = leasehold_api::Runner, description = "It was known before"),
+    responses((status = 200, body = Registered),
         (status = 409, description = "Another live incarnation has this id")))]
 async fn register(
     Auth(caller, _): Auth<RunnersWrite>,
     State(app): State<App>,
     JsonBody(request): JsonBody<RegisterRequest>,
-) -> Result<Response, Reject> {
+) -> Result<Json<Registered>, Reject> {
     let registered = runners::register(&app, &caller, request).await?;
-    let status = if registered.fresh {
-        StatusCode::CREATED
-    } else {
-        StatusCode::OK
-    };
-    let shown = runners::shown(&app, &registered.runner).await?;
-    Ok((status, Json(shown)).into_response())
+    Ok(Json(Registered {
+        runner: runners::shown(&app, &registered.runner).await?,
+        created: registered.fresh,
+    }))
 }
 
 #[derive(Deserialize, IntoParams)]
