@@ -34,7 +34,7 @@
 
 use std::fmt::Write;
 
-use lease::{Invalid, engine};
+use lease::{Invalid, Token, engine};
 
 use super::options::Options;
 
@@ -47,9 +47,6 @@ const STALE_MS: u64 = 5000;
 
 /// How often a key that another program holds is looked at while somebody waits for it.
 const FOREIGN_LOOK_MS: u64 = 250;
-
-/// How many may wait for one key: as in the kernel.
-const MAX_WAITERS: usize = 4096;
 
 /// How many facts a key's string holds, each but the last before the character 31, which none of
 /// them can have: how its lease ended (nothing while it is live), token, holder, incarnation, expiry,
@@ -195,7 +192,8 @@ impl Keys {
             ("DUTY_TTL", DUTY_TTL_MS),
             ("STALE", STALE_MS),
             ("FOREIGN_LOOK", FOREIGN_LOOK_MS),
-            ("MAX_WAITERS", MAX_WAITERS as u64),
+            ("MAX_WAITERS", engine::MAX_WAITERS as u64),
+            ("MAX_TOKEN", Token::MAX.get()),
         ] {
             declare(&mut page, name, &number.to_string());
         }
