@@ -279,6 +279,8 @@ impl Journal {
             let mut insert = transaction.prepare_cached(
                 "INSERT INTO events (revision, at, kind, key, data) VALUES (?1, ?2, ?3, ?4, ?5)",
             )?;
+            // Both are in the order of the revisions.
+            let mut ended = effects.ended.iter().peekable();
             for event in &effects.events {
                 if event.kind != EventKind::LeaseRenewed {
                     match (&event.lease, event.kind) {
@@ -291,12 +293,15 @@ impl Journal {
                 } else if self.renewals != RenewalEvents::Kept {
                     continue;
                 }
+                let terms = ended
+                    .next_if(|(revision, _)| event.kind.ends_lease() && *revision == event.revision)
+                    .map(|(_, terms)| terms);
                 insert.execute(params![
                     event.revision.get(),
                     event.at.get(),
                     event.kind.as_str(),
                     event.key.as_str(),
-                    row::from_event(event),
+                    row::from_event(event, terms),
                 ])?;
             }
         }

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use lease::{
-    Error, Event, EventPage, EventQuery, Key, Lease, LeaseId, LeaseQuery, Page, Revision, Status,
-    UnixMillis,
+    Error, Event, EventKind, EventPage, EventQuery, Key, Lease, LeaseId, LeaseQuery, Page,
+    Revision, UnixMillis,
 };
 
 use super::{
     Inner,
-    events::{self, Entry, ended_lease, status_of},
+    events::{self, Entry},
     link::Repeat,
     wire,
 };
@@ -129,9 +129,9 @@ impl Inner {
                     if after != revision || !is_it(&entry.event) {
                         return Ok(None);
                     }
-                    granted = Some(entry);
+                    granted = Some(entry.event);
                 } else if entry.event.kind.ends_lease() && is_it(&entry.event) {
-                    return Ok(ended_lease(granted.as_ref(), &entry.event));
+                    return Ok(entry.ended_lease(granted.as_ref()));
                 }
             }
             if !full {
@@ -143,7 +143,7 @@ impl Inner {
     /// The newest ended lease of each key that matches, in the order of the keys. Reads the whole
     /// history.
     pub(super) async fn ended_page(&self, query: &LeaseQuery) -> Result<Page<Lease>, Error> {
-        let mut grants: BTreeMap<LeaseId, Entry> = BTreeMap::new();
+        let mut grants: BTreeMap<LeaseId, Event> = BTreeMap::new();
         let mut found: BTreeMap<Key, Lease> = BTreeMap::new();
         let mut after = 0;
         loop {
@@ -154,14 +154,14 @@ impl Inner {
                 let Some(id) = entry.event.lease.as_ref().map(|lease| lease.id) else {
                     continue;
                 };
-                if entry.terms.is_some() {
-                    grants.insert(id, entry);
+                if entry.event.kind == EventKind::LeaseAcquired {
+                    grants.insert(id, entry.event);
                 } else if entry.event.kind.ends_lease() {
                     let granted = grants.remove(&id);
                     if !ended_matches(query, &entry.event) {
                         continue;
                     }
-                    if let Some(lease) = ended_lease(granted.as_ref(), &entry.event) {
+                    if let Some(lease) = entry.ended_lease(granted.as_ref()) {
                         found.insert(lease.key.clone(), lease);
                     }
                 }
@@ -195,8 +195,8 @@ fn ended_matches(query: &LeaseQuery, event: &Event) -> bool {
     let Some(lease) = &event.lease else {
         return false;
     };
-    query.status == Some(status_of(event.kind))
-        && query.status != Some(Status::Active)
+    query.status.is_some()
+        && query.status == event.kind.ended_status()
         && query
             .kind
             .as_deref()

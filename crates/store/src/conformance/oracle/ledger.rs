@@ -69,6 +69,10 @@ impl Ledger {
 
     /// The same grant on both sides; a new one must have a larger token than its key ever had.
     fn token(&self, key: &Key, oracle: Token, store: Token) -> Result<(), Differs> {
+        if self.exact {
+            // Both start without a past, at the same moment (L3).
+            same(&format!("token of {key}"), oracle, store)?;
+        }
         let known = (
             self.oracle.get(&(key.clone(), oracle)),
             self.store.get(&(key.clone(), store)),
@@ -200,6 +204,11 @@ impl Ledger {
         match (oracle, store) {
             (HandoffState::Open(a), HandoffState::Open(b)) => {
                 same("handoff", (&a.successor, a.stage), (&b.successor, b.stage))?;
+                same(
+                    "terms of a handoff",
+                    (a.drain_ms, a.confirm_ms),
+                    (b.drain_ms, b.confirm_ms),
+                )?;
                 if self.exact {
                     same("deadline of a handoff", a.until, b.until)?;
                 }
@@ -288,6 +297,10 @@ impl Ledger {
                 (Some(mine), Some(theirs)) => {
                     same("holder of an event", &mine.holder, &theirs.holder)?;
                     same("labels of an event", &mine.labels, &theirs.labels)?;
+                    if self.exact {
+                        let until = (a.key.clone(), a.kind, mine.expires_at);
+                        same("expiry", until, (b.key.clone(), b.kind, theirs.expires_at))?;
+                    }
                     self.token(&a.key, mine.token, theirs.token)
                 }
                 (None, None) => Ok(()),

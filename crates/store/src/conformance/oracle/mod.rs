@@ -76,7 +76,7 @@ async fn play(harness: &dyn Harness, moves: &[Move]) -> Result<(), String> {
             .await
             .map_err(|reason| format!("at move {place}, {step:?}: {reason}"))?;
     }
-    run.finish()
+    run.finish().await
 }
 
 /// Makes one test that plays random sequences on the store and on the engine. The argument makes a

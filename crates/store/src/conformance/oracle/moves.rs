@@ -49,6 +49,8 @@ pub(super) enum Move {
     Confirm(u8),
     /// Call a handoff off.
     Cancel { key: u8, holder: u8 },
+    /// A whole handoff: offered, prepared and committed.
+    Succeed { lease: u8, successor: u8 },
     /// Change records.
     Commit {
         expect: Vec<(u8, Expectation)>,
@@ -58,6 +60,8 @@ pub(super) enum Move {
     },
     /// Let time pass.
     Pass(u8),
+    /// Let time pass without a tick.
+    Lapse(u8),
 }
 
 /// What a transaction expects of a record.
@@ -113,7 +117,7 @@ fn ask() -> impl Strategy<Value = Ask> {
     )
         .prop_map(
             |((keys, any, holder, ttl), (hold, on_death, wait, limit), (force, tenant))| Ask {
-                any: any && keys.len() > 1,
+                any,
                 keys,
                 holder,
                 ttl,
@@ -169,6 +173,8 @@ fn handoff() -> impl Strategy<Value = Move> {
         3 => any::<u8>().prop_map(Move::HandOver),
         2 => any::<u8>().prop_map(Move::Confirm),
         1 => (0..KEYS, 0..HOLDERS).prop_map(|(key, holder)| Move::Cancel { key, holder }),
+        4 => (any::<u8>(), 0..HOLDERS)
+            .prop_map(|(lease, successor)| Move::Succeed { lease, successor }),
     ]
 }
 
@@ -186,7 +192,8 @@ fn step() -> impl Strategy<Value = Move> {
         1 => (0..3_u8, 0..HOLDERS).prop_map(|(how, holder)| Move::Depart { how, holder }),
         6 => handoff(),
         3 => commit(),
-        5 => (0..5_u8).prop_map(Move::Pass),
+        4 => (0..5_u8).prop_map(Move::Pass),
+        2 => (0..5_u8).prop_map(Move::Lapse),
     ]
 }
 

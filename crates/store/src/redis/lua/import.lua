@@ -90,10 +90,10 @@ local function event()
   local id, kind, at, key, about = arg() .. '-0', arg(), arg(), arg(), arg()
   if about == '1' then
     local lease, holder, incarnation, token = arg(), arg(), arg(), arg()
-    local expires, labels, detail, terms = arg(), arg(), arg(), arg()
+    local expires, labels, detail = arg(), arg(), arg()
     call('XADD', EVENTS, id, 'event', kind, 'at', at, 'key', key, 'lease', lease, 'holder', holder,
       'incarnation', incarnation, 'token', token, 'expires', expires, 'labels', labels,
-      'detail', detail, 'terms', terms)
+      'detail', detail, 'terms', '')
   else
     call('XADD', EVENTS, id, 'event', kind, 'at', at, 'key', key, 'detail', arg())
   end
