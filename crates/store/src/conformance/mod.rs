@@ -12,12 +12,14 @@
 
 use std::{future::Future, pin::Pin};
 
+mod flip;
 pub mod granting;
 pub mod handoff;
 pub mod harness;
 pub mod keeping;
 pub mod listing;
 pub mod losing;
+pub mod mutants;
 pub mod oracle;
 pub mod outage;
 pub mod pools;
@@ -27,6 +29,7 @@ pub mod restart;
 pub mod stage;
 pub mod waiting;
 
+pub use flip::Flip;
 pub use harness::{Harness, Pace, RealTime, Restart, Step, Virtual};
 pub use stage::Stage;
 

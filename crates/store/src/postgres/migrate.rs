@@ -112,15 +112,25 @@ pub(super) async fn migrate(client: &mut Client, options: &Options) -> Result<us
             .await
             .map_err(failed)?;
     }
-    replace_functions(&transaction).await.map_err(failed)?;
+    let functions = functions();
+    #[cfg(feature = "conformance")]
+    let functions = match &options.flip {
+        Some(flip) => flip.plant(&functions),
+        None => functions,
+    };
+    replace_functions(&transaction, &functions)
+        .await
+        .map_err(failed)?;
     transaction.commit().await.map_err(failed)?;
     Ok(STEPS.len() - done.len())
 }
 
 /// Replaces the functions, unless the database has these very ones.
-async fn replace_functions(transaction: &Transaction<'_>) -> Result<(), tokio_postgres::Error> {
-    let functions = functions();
-    let sum = checksum(&functions);
+async fn replace_functions(
+    transaction: &Transaction<'_>,
+    functions: &str,
+) -> Result<(), tokio_postgres::Error> {
+    let sum = checksum(functions);
     let there = transaction
         .query_opt("SELECT checksum FROM leasehold_functions", &[])
         .await?;
@@ -128,7 +138,7 @@ async fn replace_functions(transaction: &Transaction<'_>) -> Result<(), tokio_po
         return Ok(());
     }
     transaction.batch_execute(DROP_FUNCTIONS).await?;
-    transaction.batch_execute(&functions).await?;
+    transaction.batch_execute(functions).await?;
     transaction
         .execute(
             "INSERT INTO leasehold_functions (checksum) VALUES ($1)

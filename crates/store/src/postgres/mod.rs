@@ -111,6 +111,8 @@ impl Postgres {
             timer,
         };
         let events = options.renewals;
+        #[cfg(feature = "conformance")]
+        let flip = options.flip.clone();
         tokio::spawn(listen::run(options, tls, hearers, closed.clone()));
         Ok(Self {
             renewer: Renewer {
@@ -118,6 +120,8 @@ impl Postgres {
                 writer: writer.clone(),
                 feed: feed.clone(),
                 events,
+                #[cfg(feature = "conformance")]
+                flip,
             },
             writer,
             reader,

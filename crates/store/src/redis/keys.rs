@@ -13,6 +13,7 @@
 //! | `leasehold:meta` | hash | revision, its base, last time, floor, waits, last ticket | for ever |
 //! | `leasehold:meta-parked` | hash | the same, while `leasehold:meta` says that the store is closed | a move |
 //! | `leasehold:events` | stream | the history; an entry's id is its revision | the newest ones |
+//! | `leasehold:last` | sorted set | keys by the revision of their newest event; each event names the one before it of its key | as those events |
 //! | `leasehold:seals` | stream | digests over the history; an entry's id is the last revision it covers | as those events |
 //! | `leasehold:lease:<kind>:<id>` | string | the other facts of a key's newest lease, see [`FACTS`] | as its fence, at most |
 //! | `leasehold:expiry` | sorted set | keys by the time at which they lapse, or earlier | live leases |
@@ -150,6 +151,7 @@ impl Keys {
         for (name, key) in [
             ("META", "leasehold:meta"),
             ("EVENTS", "leasehold:events"),
+            ("LAST", "leasehold:last"),
             ("SEALS", "leasehold:seals"),
             ("SIDE", "leasehold:lease:"),
             ("EXPIRY", "leasehold:expiry"),

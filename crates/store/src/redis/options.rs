@@ -27,6 +27,9 @@ pub struct Options {
     pub allow_eviction: bool,
     /// Whether this replica announces expiries and seals the history when the leadership is free.
     pub duties: bool,
+    /// A bug in the scripts, for tests that show that it is noticed.
+    #[cfg(feature = "conformance")]
+    pub flip: Option<crate::conformance::Flip>,
     /// How long a connection may take to come about.
     pub connect_timeout: Duration,
     /// How long an answer may take.
@@ -50,6 +53,8 @@ impl Options {
             history: 200_000,
             allow_eviction: false,
             duties: true,
+            #[cfg(feature = "conformance")]
+            flip: None,
             connect_timeout: Duration::from_secs(2),
             response_timeout: Duration::from_secs(3),
         }

@@ -71,7 +71,7 @@ impl Ledger {
     fn token(&self, key: &Key, oracle: Token, store: Token) -> Result<(), Differs> {
         if self.exact {
             // Both start without a past, at the same moment (L3).
-            same(&format!("token of {key}"), oracle, store)?;
+            return same(&format!("token of {key}"), oracle, store);
         }
         let known = (
             self.oracle.get(&(key.clone(), oracle)),
@@ -284,6 +284,15 @@ impl Ledger {
         };
         let (oracle, store) = (sorted(oracle), sorted(store));
         same("history", brief(&oracle), brief(&store))?;
+        if self.exact {
+            // Both count every change, kept renewals apart: no revision is left out.
+            let steps = |events: &[Event]| -> Vec<u64> {
+                let revisions = events.iter().map(|event| event.revision.get());
+                let pairs = revisions.clone().zip(revisions.skip(1));
+                pairs.map(|(before, after)| after - before).collect()
+            };
+            same("steps of the revision", steps(&oracle), steps(&store))?;
+        }
         each("events", &oracle, &store, |a, b| {
             same(
                 "detail",

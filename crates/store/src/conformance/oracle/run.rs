@@ -193,8 +193,8 @@ impl<'a> Run<'a> {
                 };
                 Some((renew(|pair| &pair.0), renew(|pair| &pair.1)))
             }
-            Move::RenewAll(holder) => both(Command::Renew(Renew {
-                holder: self.holder(*holder),
+            Move::RenewAll(lease) => both(Command::Renew(Renew {
+                holder: self.lease(*lease)?.0.holder,
                 leases: Renewals::All,
             })),
             Move::Release { lease, stranger } => {
@@ -521,8 +521,16 @@ impl<'a> Run<'a> {
     /// Time passes, and nothing that lapses is expired yet. A wait whose end comes meanwhile looks for
     /// itself, so then time passes as usual.
     async fn lapse(&mut self, length: usize) -> Result<(), Differs> {
-        let millis = LENGTHS_MS[length % LENGTHS_MS.len()];
-        let after = self.now().await.plus(millis);
+        let now = self.now().await;
+        // Most is decided around the moment at which something is due.
+        let due = self.engine.next_tick().map_or(0, |at| at.since(now));
+        let millis = match length {
+            0 => due.saturating_sub(1),
+            1 | 2 => due,
+            3 => due + 1,
+            _ => LENGTHS_MS[length % LENGTHS_MS.len()],
+        };
+        let after = now.plus(millis);
         if !self.stage.pace().exact || self.engine.next_deadline().is_some_and(|at| at <= after) {
             return self.pass(length).await;
         }

@@ -236,13 +236,22 @@ local function tell(event, slot, detail)
   end
 end
 
+-- Appends an entry about a key to the history. It names the one before it of the same key, so that the
+-- history of one key can be read without that of the others.
+local function append(key, ...)
+  local fields = {...}
+  fields[#fields + 1] = 'before'
+  fields[#fields + 1] = call('ZSCORE', LAST, key) or ''
+  call('XADD', EVENTS, 'MAXLEN', '~', HISTORY, format('%.0f-0', revision), unpack(fields))
+  call('ZADD', LAST, text(revision), key)
+end
+
 -- Appends an event about the lease in `slot` (L19). All have the same fields, so that the stream
 -- stores their names once per node.
 local function emit(event, slot, detail, terms)
   revision = revision + 1
   changed = true
-  call('XADD', EVENTS, 'MAXLEN', '~', HISTORY, format('%.0f-0', revision), 'event', event, 'at',
-    now, 'key', slot.key, 'lease', slot.id, 'holder', slot.name, 'incarnation', slot.incarnation,
+  append(slot.key, 'event', event, 'at', now, 'key', slot.key, 'lease', slot.id, 'holder', slot.name, 'incarnation', slot.incarnation,
     'token', slot.token, 'expires', slot.expires, 'labels', slot.labels, 'detail', detail or '',
     'terms', terms or '')
   tell(event, slot, detail)
