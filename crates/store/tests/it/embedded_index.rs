@@ -5,13 +5,13 @@
 use std::{path::Path, sync::Arc};
 
 use lease::{
-    Acquire, Acquired, Authority, Event, EventQuery, Holder, HolderName, LeaseQuery, LeaseRef,
-    Status, Ttl, Want,
+    Acquire, Acquired, Authority, Event, EventQuery, Holder, LeaseQuery, LeaseRef, Status, Ttl,
+    Want,
 };
 use leasehold_store::embedded::{Embedded, History, Options};
 use rusqlite::Connection;
 
-use crate::embedded_kit::{ask, events, granted, key, manual, open};
+use crate::embedded_kit::{events, key, manual, open};
 
 /// How many keys change hands together.
 const KEYS: usize = 100;
