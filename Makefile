@@ -1,6 +1,6 @@
 # `make` alone explains itself.
 .DEFAULT_GOAL := help
-.PHONY: help setup run quick test soak fuzz lint fmt docs bench
+.PHONY: help setup run quick test soak fuzz mutants lint fmt docs bench
 
 # One build of everything that tests need: a binary built by itself would be built with other features
 # of its libraries, and those again.
@@ -48,6 +48,11 @@ fuzz: ## ask a server everything its specification allows, for 10 minutes (LEASE
 	@scripts/setup nextest
 	$(build_tests)
 	LEASEHOLD_TEST_LENGTH=soak cargo nextest run --workspace --profile soak -E 'test(schemathesis)' --no-capture
+
+mutants: ## plant bugs in every store, one at a time, and print which test notices each
+	@scripts/setup test
+	@scripts/setup nextest
+	LEASEHOLD_MUTANTS=all cargo nextest run -p leasehold-store --no-capture -E 'test(planted_bugs) + test(conformance_broken)'
 
 lint: ## format and lints, without running anything
 	@scripts/setup run

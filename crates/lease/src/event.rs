@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Holder, Key, Labels, LeaseId, Revision, Token, UnixMillis};
+use crate::{
+    Holder, Key, Labels, Lease, LeaseId, Loss, OnOutage, Revision, Status, Token, Ttl, UnixMillis,
+};
 
 /// What happened.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
@@ -83,6 +85,17 @@ impl EventKind {
             Self::LeaseExpired | Self::LeaseRevoked | Self::LeaseReleased | Self::LeaseStolen
         )
     }
+
+    /// The status of a lease that this ended; `None` for what ends none.
+    pub const fn ended_status(self) -> Option<Status> {
+        match self {
+            Self::LeaseExpired => Some(Status::Expired),
+            Self::LeaseRevoked => Some(Status::Revoked),
+            Self::LeaseReleased => Some(Status::Released),
+            Self::LeaseStolen => Some(Loss::Stolen.status()),
+            _ => None,
+        }
+    }
 }
 
 /// One change.
@@ -118,6 +131,63 @@ pub struct EventLease {
     /// The lease's labels.
     #[serde(default, skip_serializing_if = "Labels::is_empty")]
     pub labels: Labels,
+}
+
+/// What a lease had at its end beyond what the event of its end carries. Stores keep it beside that
+/// event, so that an ended lease can be shown as it was.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Terms {
+    /// Its ttl.
+    pub ttl: Ttl,
+    /// What its holder does when it cannot reach the authority.
+    pub on_outage: OnOutage,
+    /// Whether a proven death releases it.
+    pub release_on_death: bool,
+    /// When it was granted.
+    pub acquired_at: UnixMillis,
+    /// Its last renewal.
+    pub renewed_at: Option<UnixMillis>,
+    /// The holder's last report.
+    pub stats: Option<Arc<str>>,
+}
+
+impl Terms {
+    /// What the events of the grant and of the end say about terms that nobody kept (a history that was
+    /// moved here from another store): the ttl of the grant, and defaults for the rest.
+    pub fn from_events(granted: Option<&Event>, end: &Event) -> Self {
+        let asked_ms = granted
+            .and_then(|granted| Some(granted.lease.as_ref()?.expires_at.since(granted.at)))
+            .unwrap_or_default();
+        Self {
+            ttl: Ttl::from_millis(asked_ms.clamp(1, Ttl::MAX_MILLIS)).expect("within the range"),
+            on_outage: OnOutage::default(),
+            release_on_death: false,
+            acquired_at: granted.map_or(end.at, |granted| granted.at),
+            renewed_at: None,
+            stats: None,
+        }
+    }
+
+    /// The lease that `end` ended; `None` when it ended none.
+    pub fn ended_lease(self, end: &Event) -> Option<Lease> {
+        let lease = end.lease.as_ref()?;
+        Some(Lease {
+            id: lease.id,
+            key: end.key.clone(),
+            holder: lease.holder.clone(),
+            token: lease.token,
+            ttl: self.ttl,
+            on_outage: self.on_outage,
+            release_on_death: self.release_on_death,
+            acquired_at: self.acquired_at,
+            expires_at: lease.expires_at,
+            renewed_at: self.renewed_at,
+            status: end.kind.ended_status()?,
+            labels: lease.labels.clone(),
+            stats: self.stats,
+            handoff: None,
+        })
+    }
 }
 
 impl Event {

@@ -34,7 +34,7 @@ pub use authority::{Answer, Authority, Capabilities, Watch};
 pub use deadline::{Margin, Standing, Tenure};
 pub use engine::Engine;
 pub use error::Error;
-pub use event::{Event, EventKind, EventLease};
+pub use event::{Event, EventKind, EventLease, Terms};
 pub use holder::{Holder, HolderName, Incarnation};
 pub use key::{Key, check_kind};
 pub use labels::{Labels, SITE, TENANT};

@@ -136,8 +136,9 @@ impl Engine {
         let Some(grant) = self.slots.get(slot).grant() else {
             return;
         };
-        let (id, last) = (grant.id, grant.token);
+        let (id, last, terms) = (grant.id, grant.token, grant.terms());
         let revision = self.next_revision();
+        effects.ended.push((revision, terms));
         self.announce(slot, kind, revision, detail, effects);
         self.slots.unindex_id(id, slot);
         self.holders.unlink(&mut self.slots, slot);

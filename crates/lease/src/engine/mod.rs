@@ -28,12 +28,12 @@ use waiters::Waiters;
 
 pub use restore::{Resume, StoredSlot};
 pub use slots::Ended;
-pub use waiters::Ticket;
+pub use waiters::{MAX_WAITERS, Ticket};
 
 use crate::{
     Acquire, Acquired, Committed, Departure, Event, EventKind, EventLease, HandoffState,
-    HandoffStep, Invalid, Key, Lease, LeaseRef, Record, Renew, Renewed, Revision, Revoke, Token,
-    Transaction, UnixMillis,
+    HandoffStep, Invalid, Key, Lease, LeaseRef, Record, Renew, Renewed, Revision, Revoke, Terms,
+    Token, Transaction, UnixMillis,
 };
 
 /// Something to decide.
@@ -93,6 +93,8 @@ pub struct Effects {
     pub touched: Vec<Key>,
     /// Keys whose last token was folded into [`Engine::floor`].
     pub forgotten: Vec<Key>,
+    /// What the leases that ended had, by the revision of the event of their end.
+    pub ended: Vec<(Revision, Terms)>,
 }
 
 impl Effects {
@@ -102,6 +104,7 @@ impl Effects {
         self.woken.clear();
         self.touched.clear();
         self.forgotten.clear();
+        self.ended.clear();
     }
 }
 
@@ -233,6 +236,11 @@ impl Engine {
             .into_iter()
             .flatten()
             .min()
+    }
+
+    /// When the first wait ends.
+    pub fn next_deadline(&self) -> Option<UnixMillis> {
+        self.waiters.next()
     }
 
     /// The latest time the engine was told.

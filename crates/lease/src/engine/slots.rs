@@ -6,7 +6,8 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 
 use super::{Ticket, holders::HolderIndex};
 use crate::{
-    Handoff, Holder, Key, Labels, Lease, LeaseId, Loss, OnOutage, Status, Token, Ttl, UnixMillis,
+    Handoff, Holder, Key, Labels, Lease, LeaseId, Loss, OnOutage, Status, Terms, Token, Ttl,
+    UnixMillis,
 };
 
 /// The place of a slot. 32 bits keep the indexes small: four billion keys are more than fit anyway.
@@ -65,6 +66,25 @@ impl Grant {
         }
     }
 
+    fn renewed_at(&self) -> Option<UnixMillis> {
+        (self.renewed_at != UnixMillis::default()).then_some(self.renewed_at)
+    }
+
+    fn stats(&self) -> Option<Arc<str>> {
+        self.extra.as_ref()?.stats.clone()
+    }
+
+    pub fn terms(&self) -> Terms {
+        Terms {
+            ttl: self.ttl,
+            on_outage: self.on_outage,
+            release_on_death: self.release_on_death,
+            acquired_at: self.acquired_at,
+            renewed_at: self.renewed_at(),
+            stats: self.stats(),
+        }
+    }
+
     pub fn to_lease(&self, key: &Key, holder: &Holder, status: Status) -> Lease {
         Lease {
             id: self.id,
@@ -76,10 +96,10 @@ impl Grant {
             release_on_death: self.release_on_death,
             acquired_at: self.acquired_at,
             expires_at: self.expires_at,
-            renewed_at: (self.renewed_at != UnixMillis::default()).then_some(self.renewed_at),
+            renewed_at: self.renewed_at(),
             status,
             labels: self.labels.clone(),
-            stats: self.extra.as_ref().and_then(|extra| extra.stats.clone()),
+            stats: self.stats(),
             handoff: self.extra.as_ref().and_then(|extra| extra.handoff.clone()),
         }
     }

@@ -5,6 +5,9 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use super::slots::Slots;
 use crate::{Acquire, Lease, LeaseId, OnOutage, Revision, Status, Token, UnixMillis};
 
+/// How many may wait for one key.
+pub const MAX_WAITERS: usize = 4096;
+
 /// Names one wait.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Ticket(pub u64);
@@ -49,15 +52,12 @@ pub(super) struct Waiters {
 }
 
 impl Waiters {
-    /// How many may wait for one key.
-    pub const MAX_PER_KEY: usize = 4096;
-
     pub fn has_room(slots: &Slots, request: &Acquire) -> bool {
         request.want.keys().iter().all(|key| {
             slots
                 .find(key)
                 .and_then(|index| slots.get(index).queue.as_ref())
-                .is_none_or(|queue| queue.len() < Self::MAX_PER_KEY)
+                .is_none_or(|queue| queue.len() < MAX_WAITERS)
         })
     }
 

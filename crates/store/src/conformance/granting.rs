@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use lease::{Acquire, Acquired, Cause, Error, EventKind, Labels, Loss, Status, Token, Want};
+use lease::{
+    Acquire, Acquired, Cause, Error, EventKind, Labels, Loss, Status, Token, Verdict, Want,
+};
 
 use super::{Harness, Stage};
 
@@ -394,4 +396,34 @@ pub async fn wrong_requests_have_no_effect(harness: &dyn Harness) {
     }
     assert!(stage.events().await.is_empty());
     assert_eq!(stage.live("a").await, None);
+}
+
+/// A key that was forgotten is never granted with a smaller token than it had: the floor keeps the
+/// largest (L3). For harnesses whose time stands still, so that tokens run ahead of it, and that forget
+/// every idle key when time passes.
+pub async fn l3_a_forgotten_key_never_sees_a_smaller_token(harness: &dyn Harness) {
+    let stage = Stage::of(harness);
+    // Alone and together with another command's way: both must know the floor.
+    for limit in [None, Some(1000)] {
+        let ask = |id: &str| Acquire {
+            limit,
+            ..stage.ask(id, "ann")
+        };
+        let mut last = Token::ZERO;
+        for _ in 0..5 {
+            let lease = stage.grant(ask("a")).await;
+            assert!(lease.token > last);
+            last = lease.token;
+            assert!(stage.release(&lease).await);
+        }
+        stage.pass(0).await;
+        let verdicts = stage.authority.check(vec![(stage.key("a"), last)]).await;
+        let forgotten = verdicts.expect("answered");
+        assert_eq!(forgotten, [Verdict::Unknown], "the key is forgotten");
+        for id in ["a", "another"] {
+            let lease = stage.grant(ask(id)).await;
+            assert!(lease.token > last, "{id}: {} after {last}", lease.token);
+            assert!(stage.release(&lease).await);
+        }
+    }
 }

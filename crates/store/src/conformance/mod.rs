@@ -12,12 +12,14 @@
 
 use std::{future::Future, pin::Pin};
 
+mod flip;
 pub mod granting;
 pub mod handoff;
 pub mod harness;
 pub mod keeping;
 pub mod listing;
 pub mod losing;
+pub mod mutants;
 pub mod oracle;
 pub mod outage;
 pub mod pools;
@@ -27,17 +29,22 @@ pub mod restart;
 pub mod stage;
 pub mod waiting;
 
+pub use flip::Flip;
 pub use harness::{Harness, Pace, RealTime, Restart, Step, Virtual};
 pub use stage::Stage;
 
 /// One function of the suite. It stays on the thread that runs it.
 pub type Case = for<'a> fn(&'a dyn Harness) -> Pin<Box<dyn Future<Output = ()> + 'a>>;
 
-/// Every function of the suite with its name, `group::rule`.
+/// Every function of the suite with its name, `group::rule`, but those that restart the authority.
 pub const CASES: &[(&str, Case)] = crate::conformance_tests!(@list table ());
 
+/// The functions that restart the authority: for harnesses that can.
+pub const RESTARTS: &[(&str, Case)] = crate::conformance_tests!(@restarts table ());
+
 /// Makes one test per function of the suite. The argument makes a fresh, empty authority behind a
-/// [`Harness`]; it is evaluated once per test, inside an async function, and may `await`.
+/// [`Harness`]; it is evaluated once per test, inside an async function, and may `await`. With `restarts`
+/// behind it, the functions that restart the authority (L14) are among them.
 #[macro_export]
 macro_rules! conformance_tests {
     (@list $how:ident ($($argument:tt)*)) => {
@@ -156,10 +163,23 @@ macro_rules! conformance_tests {
                 l21_every_event_is_sealed_as_it_was_written
                 events_are_filtered_and_paged
             }
+        }
+    };
+    (@restarts $how:ident ($($argument:tt)*)) => {
+        $crate::conformance_tests! {
+            @$how ($($argument)*)
             restart {
                 l14_a_stop_leaves_each_lease_its_time
                 l14_a_crash_never_shortens_a_lease
                 l14_restarts_keep_tokens_records_and_history
+            }
+        }
+    };
+    (@unrestarted $how:ident ($($argument:tt)*)) => {
+        $crate::conformance_tests! {
+            @$how ($($argument)*)
+            restart {
+                l14_what_no_restart_shows_is_not_promised
             }
         }
     };
@@ -188,5 +208,10 @@ macro_rules! conformance_tests {
     };
     ($harness:expr) => {
         $crate::conformance_tests! { @list tests ($harness) }
+        $crate::conformance_tests! { @unrestarted tests ($harness) }
+    };
+    ($harness:expr, restarts) => {
+        $crate::conformance_tests! { @list tests ($harness) }
+        $crate::conformance_tests! { @restarts tests ($harness) }
     };
 }

@@ -300,6 +300,11 @@ impl<'a> Stage<'a> {
         self.harness.pass(millis).await;
     }
 
+    /// The same without a tick; `false`, with no time passed, where that cannot be.
+    pub async fn pass_without_tick(&self, millis: u64) -> bool {
+        self.harness.pass_without_tick(millis).await
+    }
+
     /// Lets a short ttl lapse.
     pub async fn lapse(&self) {
         self.pass(self.pace().short_ms + self.pace().slack_ms).await;

@@ -25,12 +25,12 @@ pub enum OpenError {
         /// Why.
         source: io::Error,
     },
-    /// A newer version wrote it.
+    /// Another version wrote it.
     #[error(
-        "{} has format {format}, newer than this version knows: use the version that wrote it",
+        "{} has format {format}, which this version does not know: use the version that wrote it",
         path.display()
     )]
-    Newer {
+    Format {
         /// The file.
         path: PathBuf,
         /// Its format.

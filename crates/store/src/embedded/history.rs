@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, ops::ControlFlow};
 
 use lease::{
-    Event, EventKind, EventPage, EventQuery, Key, Lease, LeaseId, LeaseQuery, Loss, OnOutage, Page,
-    Revision, Status, Ttl, UnixMillis,
+    Event, EventKind, EventPage, EventQuery, Key, Lease, LeaseId, LeaseQuery, Page, Revision,
+    Terms, UnixMillis,
 };
 use rusqlite::{Connection, Row, params};
 
@@ -77,15 +77,18 @@ pub(super) fn ended(connection: &Connection, id: LeaseId) -> Result<Option<Lease
     let Some(granted) = granted else {
         return Ok(None);
     };
-    let mut lease = None;
+    let mut end = None;
     of_key(connection, &granted.key, Revision::new(revision), |event| {
         if event.kind.ends_lease() && event.lease.as_ref().is_some_and(|it| it.id == id) {
-            lease = as_lease(&granted, &event);
+            end = Some(event);
             return ControlFlow::Break(());
         }
         ControlFlow::Continue(())
     })?;
-    Ok(lease)
+    match end {
+        Some(end) => as_lease(connection, Some(&granted), &end),
+        None => Ok(None),
+    }
 }
 
 /// The events of a key after a revision, in order: those that the index covers, and then the newest.
@@ -163,7 +166,10 @@ pub(super) fn ended_page(
         let id = end.lease.as_ref().map(|lease| lease.id);
         let whole = id.map(|id| ended(connection, id)).transpose()?.flatten();
         // When the grant is already forgotten, its end alone still tells who, what and when.
-        items.extend(whole.or_else(|| as_lease(&end, &end)));
+        items.extend(match whole {
+            Some(whole) => Some(whole),
+            None => as_lease(connection, None, &end)?,
+        });
     }
     Ok(Page { items, more })
 }
@@ -234,7 +240,8 @@ fn ended_matches(query: &LeaseQuery, event: &Event) -> bool {
         return false;
     };
     event.kind.ends_lease()
-        && query.status == Some(status_of(event.kind))
+        && query.status.is_some()
+        && query.status == event.kind.ended_status()
         && query.id.as_deref().is_none_or(|id| event.key.id() == id)
         && query
             .holder
@@ -246,36 +253,29 @@ fn ended_matches(query: &LeaseQuery, event: &Event) -> bool {
             .is_none_or(|tenant| lease.labels.tenant() == Some(tenant))
 }
 
-const fn status_of(kind: EventKind) -> Status {
-    match kind {
-        EventKind::LeaseRevoked => Status::Revoked,
-        EventKind::LeaseReleased => Status::Released,
-        EventKind::LeaseStolen => Loss::Stolen.status(),
-        _ => Status::Expired,
-    }
+/// The lease that `end` ended, as it was then.
+fn as_lease(
+    connection: &Connection,
+    granted: Option<&Event>,
+    end: &Event,
+) -> Result<Option<Lease>, Failure> {
+    let mut statement = connection.prepare_cached("SELECT data FROM events WHERE revision = ?1")?;
+    let mut rows = statement.query(params![end.revision.get()])?;
+    let terms = match rows.next()? {
+        Some(row) => row::to_terms(row.get_ref(0)?.as_blob().unwrap_or_default())
+            .map_err(|why| unreadable(end.revision, why))?,
+        None => None,
+    };
+    let terms = terms.unwrap_or_else(|| Terms::from_events(granted, end));
+    Ok(terms.ended_lease(end))
 }
 
-/// What the events of a grant and of its end tell about the lease. The ttl is the one it was granted
-/// with; what events do not carry has its default.
-fn as_lease(granted: &Event, end: &Event) -> Option<Lease> {
-    let (first, last) = (granted.lease.as_ref()?, end.lease.as_ref()?);
-    let ttl_ms = first.expires_at.since(granted.at).clamp(1, Ttl::MAX_MILLIS);
-    Some(Lease {
-        id: last.id,
-        key: end.key.clone(),
-        holder: last.holder.clone(),
-        token: last.token,
-        ttl: Ttl::from_millis(ttl_ms).ok()?,
-        on_outage: OnOutage::default(),
-        release_on_death: false,
-        acquired_at: granted.at,
-        expires_at: last.expires_at,
-        renewed_at: None,
-        status: status_of(end.kind),
-        labels: last.labels.clone(),
-        stats: None,
-        handoff: None,
-    })
+fn unreadable(revision: Revision, why: row::Unreadable) -> Failure {
+    Failure::Row {
+        table: "events",
+        key: revision.to_string(),
+        why,
+    }
 }
 
 /// The next events after a revision.
@@ -316,19 +316,14 @@ fn scan(
 
 /// An event from the columns revision, at, kind, key and data.
 pub(super) fn to_event(row: &Row<'_>) -> Result<Event, Failure> {
-    let revision: u64 = row.get(0)?;
-    let unreadable = |why| Failure::Row {
-        table: "events",
-        key: revision.to_string(),
-        why,
-    };
+    let revision = Revision::new(row.get(0)?);
     let kind = row.get_ref(2)?.as_str().ok().and_then(EventKind::parse);
     row::to_event(
-        Revision::new(revision),
+        revision,
         UnixMillis::new(row.get(1)?),
-        kind.ok_or_else(|| unreadable(row::Unreadable::Fields))?,
+        kind.ok_or_else(|| unreadable(revision, row::Unreadable::Fields))?,
         key_of("events", row.get(3)?)?,
         row.get_ref(4)?.as_blob().unwrap_or_default(),
     )
-    .map_err(unreadable)
+    .map_err(|why| unreadable(revision, why))
 }

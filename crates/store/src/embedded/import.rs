@@ -37,7 +37,7 @@ fn put_event(transaction: &Transaction<'_>, event: &Event) -> Result<(), Failure
         event.at.get(),
         event.kind.as_str(),
         event.key.as_str(),
-        row::from_event(event),
+        row::from_event(event, None),
     ])?;
     Ok(())
 }

@@ -11,7 +11,7 @@ use super::{
     place::{CACHE_PAGES, Place, format},
     retention,
     row::{self, Unreadable},
-    schema::{CREATE, FORMAT, FROM_1, FROM_2},
+    schema::{CREATE, FORMAT},
     seals::{self, Head},
     state::{State, read_state, values, write_state},
 };
@@ -41,8 +41,8 @@ pub(super) enum Failure {
     Key { table: &'static str, key: String },
     #[error("`{0}` is missing from the table meta")]
     Meta(&'static str),
-    #[error("its format is {0}, newer than the {FORMAT} that this version knows")]
-    Newer(i64),
+    #[error("its format is {0}, and this version knows only {FORMAT}")]
+    Format(i64),
     #[error("the check of the file found: {0}")]
     Check(String),
     #[error("it ends at revision {found}, although revision {acknowledged} was acknowledged")]
@@ -60,7 +60,7 @@ impl Failure {
                 Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)
             ),
             Self::Row { .. } | Self::Key { .. } | Self::Meta(_) | Self::Check(_) => true,
-            Self::Newer(_) | Self::Behind { .. } | Self::Thread(_) => false,
+            Self::Format(_) | Self::Behind { .. } | Self::Thread(_) => false,
         }
     }
 }
@@ -81,10 +81,8 @@ impl Journal {
         let mut connection = place.connect_to_write()?;
         match format(&connection)? {
             0 => create(&mut connection)?,
-            1 => upgrade(&mut connection, &[FROM_1, FROM_2])?,
-            2 => upgrade(&mut connection, &[FROM_2])?,
             FORMAT => {}
-            newer => return Err(Failure::Newer(newer)),
+            other => return Err(Failure::Format(other)),
         }
         let sealed = seals::open(&mut connection)?;
         Ok(Self {
@@ -279,6 +277,8 @@ impl Journal {
             let mut insert = transaction.prepare_cached(
                 "INSERT INTO events (revision, at, kind, key, data) VALUES (?1, ?2, ?3, ?4, ?5)",
             )?;
+            // Both are in the order of the revisions.
+            let mut ended = effects.ended.iter().peekable();
             for event in &effects.events {
                 if event.kind != EventKind::LeaseRenewed {
                     match (&event.lease, event.kind) {
@@ -291,12 +291,15 @@ impl Journal {
                 } else if self.renewals != RenewalEvents::Kept {
                     continue;
                 }
+                let terms = ended
+                    .next_if(|(revision, _)| event.kind.ends_lease() && *revision == event.revision)
+                    .map(|(_, terms)| terms);
                 insert.execute(params![
                     event.revision.get(),
                     event.at.get(),
                     event.kind.as_str(),
                     event.key.as_str(),
-                    row::from_event(event),
+                    row::from_event(event, terms),
                 ])?;
             }
         }
@@ -371,20 +374,6 @@ fn create(connection: &mut Connection) -> Result<(), Failure> {
             params![meta.name(), value],
         )?;
     }
-    transaction.pragma_update(None, "user_version", FORMAT)?;
-    transaction.commit()?;
-    Ok(())
-}
-
-fn upgrade(connection: &mut Connection, steps: &[&str]) -> Result<(), Failure> {
-    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    for step in steps {
-        transaction.execute_batch(step)?;
-    }
-    let before = read_state(&transaction)?;
-    let mut state = before;
-    index::catch_up(&transaction, &mut state)?;
-    write_state(&transaction, &before, &state)?;
     transaction.pragma_update(None, "user_version", FORMAT)?;
     transaction.commit()?;
     Ok(())

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use lease::{
     Event, EventKind, EventLease, Grace, Handoff, HandoffStage, Holder, Key, Labels, Lease,
-    LeaseId, Loss, OnOutage, Revision, Status, Token, Ttl, UnixMillis,
+    LeaseId, Loss, OnOutage, Revision, Status, Terms, Token, Ttl, UnixMillis,
     engine::{Ended, StoredSlot},
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -103,6 +103,17 @@ struct EventLeaseRow {
     labels: Labels,
 }
 
+/// Stands behind the [`EventRow`] of a lease's end.
+#[derive(Serialize, Deserialize)]
+struct TermsRow {
+    ttl: Ttl,
+    on_outage: OutageRow,
+    release_on_death: bool,
+    acquired_at: UnixMillis,
+    renewed_at: Option<UnixMillis>,
+    stats: Option<Arc<str>>,
+}
+
 /// The bytes of a slot. `None` for one that has nothing to keep.
 pub(super) fn from_slot(slot: StoredSlot) -> Option<Vec<u8>> {
     let state = match (slot.lease, slot.ended) {
@@ -142,9 +153,17 @@ pub(super) fn to_slot(key: Key, bytes: &[u8]) -> Result<StoredSlot, Unreadable> 
     })
 }
 
-/// The bytes of an event, beside its columns.
-pub(super) fn from_event(event: &Event) -> Vec<u8> {
-    encode(&EventRow {
+/// The bytes of an event, beside its columns. `terms` are those of the lease that it ended.
+pub(super) fn from_event(event: &Event, terms: Option<&Terms>) -> Vec<u8> {
+    let terms = terms.map(|terms| TermsRow {
+        ttl: terms.ttl,
+        on_outage: terms.on_outage.into(),
+        release_on_death: terms.release_on_death,
+        acquired_at: terms.acquired_at,
+        renewed_at: terms.renewed_at,
+        stats: terms.stats.clone(),
+    });
+    let row = EventRow {
         lease: event.lease.as_ref().map(|lease| EventLeaseRow {
             id: lease.id,
             holder: lease.holder.clone(),
@@ -153,7 +172,29 @@ pub(super) fn from_event(event: &Event) -> Vec<u8> {
             labels: lease.labels.clone(),
         }),
         detail: event.detail.clone(),
-    })
+    };
+    match terms {
+        Some(terms) => encode(&(row, terms)),
+        None => encode(&row),
+    }
+}
+
+/// What the bytes of the event of a lease's end say about it, if they do.
+pub(super) fn to_terms(bytes: &[u8]) -> Result<Option<Terms>, Unreadable> {
+    let (_, rest) =
+        postcard::take_from_bytes::<EventRow>(fields(bytes)?).map_err(|_| Unreadable::Fields)?;
+    if rest.is_empty() {
+        return Ok(None);
+    }
+    let row: TermsRow = postcard::from_bytes(rest).map_err(|_| Unreadable::Fields)?;
+    Ok(Some(Terms {
+        ttl: row.ttl,
+        on_outage: row.on_outage.into(),
+        release_on_death: row.release_on_death,
+        acquired_at: row.acquired_at,
+        renewed_at: row.renewed_at,
+        stats: row.stats,
+    }))
 }
 
 /// An event from its columns and bytes.
@@ -191,6 +232,11 @@ fn encode(row: &impl Serialize) -> Vec<u8> {
 }
 
 fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Unreadable> {
+    postcard::from_bytes(fields(bytes)?).map_err(|_| Unreadable::Fields)
+}
+
+/// What stands behind version and checksum.
+fn fields(bytes: &[u8]) -> Result<&[u8], Unreadable> {
     let (head, fields) = bytes.split_first_chunk::<HEAD>().ok_or(Unreadable::Short)?;
     if head[0] != VERSION {
         return Err(Unreadable::Version(head[0]));
@@ -198,7 +244,7 @@ fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Unreadable> {
     if head[1..] != checksum(fields).to_le_bytes() {
         return Err(Unreadable::Checksum);
     }
-    postcard::from_bytes(fields).map_err(|_| Unreadable::Fields)
+    Ok(fields)
 }
 
 /// FNV-1a with 32 bits: notices a changed byte in a row, which is all it is for.
@@ -214,11 +260,7 @@ impl From<Lease> for LeaseRow {
             id: lease.id,
             holder: lease.holder,
             ttl: lease.ttl,
-            on_outage: match lease.on_outage {
-                OnOutage::FailClosed => OutageRow::FailClosed,
-                OnOutage::Hold(grace) => OutageRow::Hold(grace),
-                OnOutage::Continue(grace) => OutageRow::Continue(grace),
-            },
+            on_outage: lease.on_outage.into(),
             release_on_death: lease.release_on_death,
             acquired_at: lease.acquired_at,
             expires_at: lease.expires_at,
@@ -245,11 +287,7 @@ impl LeaseRow {
             holder: self.holder,
             token,
             ttl: self.ttl,
-            on_outage: match self.on_outage {
-                OutageRow::FailClosed => OnOutage::FailClosed,
-                OutageRow::Hold(grace) => OnOutage::Hold(grace),
-                OutageRow::Continue(grace) => OnOutage::Continue(grace),
-            },
+            on_outage: self.on_outage.into(),
             release_on_death: self.release_on_death,
             acquired_at: self.acquired_at,
             expires_at: self.expires_at,
@@ -267,6 +305,26 @@ impl LeaseRow {
                     from: row.from,
                 })
             }),
+        }
+    }
+}
+
+impl From<OnOutage> for OutageRow {
+    fn from(policy: OnOutage) -> Self {
+        match policy {
+            OnOutage::FailClosed => Self::FailClosed,
+            OnOutage::Hold(grace) => Self::Hold(grace),
+            OnOutage::Continue(grace) => Self::Continue(grace),
+        }
+    }
+}
+
+impl From<OutageRow> for OnOutage {
+    fn from(row: OutageRow) -> Self {
+        match row {
+            OutageRow::FailClosed => Self::FailClosed,
+            OutageRow::Hold(grace) => Self::Hold(grace),
+            OutageRow::Continue(grace) => Self::Continue(grace),
         }
     }
 }

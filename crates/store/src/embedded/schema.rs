@@ -23,7 +23,7 @@
 //! the one process that may write; its content is that process's id) and `guard` (the newest
 //! revision and token, kept apart from the write-ahead log so that losing the log is noticed).
 
-/// The format of the tables. A store of a newer format is left alone.
+/// The format of the tables. A store of another format is left alone.
 pub(super) const FORMAT: i64 = 3;
 
 /// The name of the database file.
@@ -62,33 +62,6 @@ CREATE TABLE event_keys (
   places BLOB NOT NULL,
   PRIMARY KEY (block, key)
 ) WITHOUT ROWID;
-";
-
-/// Turns the tables of format 1, which had indexes that every batch paid for, into those of format 2.
-pub(super) const FROM_1: &str = "
-DROP INDEX slots_by_holder;
-DROP INDEX events_by_key;
-ALTER TABLE slots ADD COLUMN live INTEGER NOT NULL DEFAULT 0;
-UPDATE slots SET live = holder IS NOT NULL;
-ALTER TABLE slots DROP COLUMN holder;
-CREATE TABLE event_keys (
-  key TEXT NOT NULL,
-  revision INTEGER NOT NULL,
-  PRIMARY KEY (key, revision)
-) WITHOUT ROWID;
-INSERT INTO meta (name, value) VALUES ('indexed', 0);
-";
-
-/// Turns the tables of format 2, whose index was in the order of the keys, into those of today.
-pub(super) const FROM_2: &str = "
-DROP TABLE event_keys;
-CREATE TABLE event_keys (
-  block INTEGER NOT NULL,
-  key TEXT NOT NULL,
-  places BLOB NOT NULL,
-  PRIMARY KEY (block, key)
-) WITHOUT ROWID;
-UPDATE meta SET value = (SELECT value - 1 FROM meta WHERE name = 'history_from') WHERE name = 'indexed';
 ";
 
 /// Makes the table of the seals, which came later than the others.

@@ -166,7 +166,7 @@ impl OpenError {
     pub(super) fn from_failure(path: &Path, failure: Failure) -> Self {
         let path = path.to_owned();
         match failure {
-            Failure::Newer(format) => Self::Newer { path, format },
+            Failure::Format(format) => Self::Format { path, format },
             failure if failure.is_damage() => Self::Damaged {
                 path,
                 why: failure.to_string(),

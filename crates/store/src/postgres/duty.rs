@@ -12,7 +12,13 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Options, connect::Database, row, seals::Sealer, writer::Writer};
+use super::{
+    Options,
+    connect::Database,
+    row,
+    seals::Sealer,
+    writer::{Decided, Writer},
+};
 
 /// How long the duty stays with a replica that fell silent.
 const TTL_MS: u64 = 5_000;
@@ -58,8 +64,15 @@ struct Forget {
     from: String,
 }
 
+/// Expires what lapsed, and ends waits that are over.
+pub(super) async fn tick(writer: &Writer) -> Result<(Decided, Ticked), Error> {
+    let decided = writer.decide("tick", &EXPIRIES, 1, false).await?;
+    let ticked = decided.outcome()?;
+    Ok((decided, ticked))
+}
+
 #[derive(Deserialize)]
-struct Ticked {
+pub(super) struct Ticked {
     expired: u32,
     next: Option<u64>,
 }
@@ -160,8 +173,7 @@ impl Duty {
 
     /// Expires what lapsed, then sleeps until the next lapse, an earlier one, or `until`.
     async fn serve(&mut self, until: Instant) -> Result<(), Error> {
-        let decided = self.writer.decide("tick", &EXPIRIES, 1, false).await?;
-        let ticked: Ticked = decided.outcome()?;
+        let (decided, ticked) = tick(&self.writer).await?;
         if ticked.expired >= EXPIRIES {
             return Ok(());
         }

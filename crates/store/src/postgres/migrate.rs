@@ -1,21 +1,48 @@
-//! The schema, in numbered steps. All pending ones run in one transaction under a lock, so that
+//! The schema: tables in numbered steps, and the functions that decide, which are replaced as a set
+//! whenever they differ from this program's. All of it runs in one transaction under a lock, so that
 //! replicas that start together migrate once.
 
-use lease::Error;
-use tokio_postgres::Client;
+use lease::{Error, Token, engine};
+use tokio_postgres::{Client, Transaction};
 
 use super::{Options, error};
 
 /// The steps in their order. One that was released is never changed: the database keeps its checksum.
-const STEPS: &[(&str, &str)] = &[
-    ("V1__tables", include_str!("migrations/V1__tables.sql")),
-    ("V2__leases", include_str!("migrations/V2__leases.sql")),
-    ("V3__waiters", include_str!("migrations/V3__waiters.sql")),
-    ("V4__commands", include_str!("migrations/V4__commands.sql")),
-    ("V5__apply", include_str!("migrations/V5__apply.sql")),
-    ("V6__usual", include_str!("migrations/V6__usual.sql")),
-    ("V7__seals", include_str!("migrations/V7__seals.sql")),
+const STEPS: &[(&str, &str)] = &[("V1__tables", include_str!("migrations/V1__tables.sql"))];
+
+/// The functions, one file per verb. They may be changed at will.
+const FUNCTIONS: &[&str] = &[
+    include_str!("functions/lease.sql"),
+    include_str!("functions/acquire.sql"),
+    include_str!("functions/wait.sql"),
+    include_str!("functions/renew.sql"),
+    include_str!("functions/release.sql"),
+    include_str!("functions/revoke.sql"),
+    include_str!("functions/depart.sql"),
+    include_str!("functions/handoff.sql"),
+    include_str!("functions/commit.sql"),
+    include_str!("functions/tick.sql"),
+    include_str!("functions/forget.sql"),
+    include_str!("functions/apply.sql"),
 ];
+
+/// A replica that has not shown itself for this long gets no grants for its waiters.
+const STALE_MS: u64 = 10_000;
+
+/// Removes the functions of another version. Those that tables depend on belong to the tables, and the
+/// one behind the maintenance lock comes and goes with it.
+const DROP_FUNCTIONS: &str = "
+DO $$
+DECLARE each regprocedure;
+BEGIN
+    FOR each IN
+        SELECT oid::regprocedure FROM pg_proc
+        WHERE pronamespace = current_schema()::regnamespace AND starts_with(proname, 'lh_')
+            AND proname NOT IN ('lh_json', 'lh_moment', 'lh_number', 'lh_bolted')
+    LOOP
+        EXECUTE 'DROP FUNCTION ' || each;
+    END LOOP;
+END $$";
 
 /// Who migrates waits here for whoever was first, and then finds nothing to do.
 const LOCK: &str = "SELECT pg_advisory_xact_lock(hashtextextended('leasehold:' || $1, 0))";
@@ -56,6 +83,11 @@ pub(super) async fn migrate(client: &mut Client, options: &Options) -> Result<us
                  name text NOT NULL,
                  checksum text NOT NULL,
                  applied_at timestamptz NOT NULL DEFAULT now()
+             );
+             CREATE TABLE IF NOT EXISTS leasehold_functions (
+                 one boolean PRIMARY KEY DEFAULT true CHECK (one),
+                 checksum text NOT NULL,
+                 applied_at timestamptz NOT NULL DEFAULT now()
              )",
         )
         .await
@@ -80,8 +112,54 @@ pub(super) async fn migrate(client: &mut Client, options: &Options) -> Result<us
             .await
             .map_err(failed)?;
     }
+    let functions = functions();
+    #[cfg(feature = "conformance")]
+    let functions = match &options.flip {
+        Some(flip) => flip.plant(&functions),
+        None => functions,
+    };
+    replace_functions(&transaction, &functions)
+        .await
+        .map_err(failed)?;
     transaction.commit().await.map_err(failed)?;
     Ok(STEPS.len() - done.len())
+}
+
+/// Replaces the functions, unless the database has these very ones.
+async fn replace_functions(
+    transaction: &Transaction<'_>,
+    functions: &str,
+) -> Result<(), tokio_postgres::Error> {
+    let sum = checksum(functions);
+    let there = transaction
+        .query_opt("SELECT checksum FROM leasehold_functions", &[])
+        .await?;
+    if there.is_some_and(|row| row.get::<_, String>(0) == sum) {
+        return Ok(());
+    }
+    transaction.batch_execute(DROP_FUNCTIONS).await?;
+    transaction.batch_execute(functions).await?;
+    transaction
+        .execute(
+            "INSERT INTO leasehold_functions (checksum) VALUES ($1)
+             ON CONFLICT (one) DO UPDATE SET checksum = excluded.checksum, applied_at = now()",
+            &[&sum],
+        )
+        .await?;
+    Ok(())
+}
+
+/// The text of all functions, with the kernel's own numbers in it.
+fn functions() -> String {
+    let mut text = FUNCTIONS.concat();
+    for (name, number) in [
+        ("{MAX_TOKEN}", Token::MAX.get()),
+        ("{MAX_WAITERS}", engine::MAX_WAITERS as u64),
+        ("{STALE_MS}", STALE_MS),
+    ] {
+        text = text.replace(name, &number.to_string());
+    }
+    text
 }
 
 /// What the database has must be the beginning of what this program knows.

@@ -1,7 +1,8 @@
 //! An authority whose decisions are made by PostgreSQL itself, so that any number of replicas share
 //! one truth and none is special.
 //!
-//! * `migrations/` holds the tables and the functions that decide; their outcomes are the kernel's.
+//! * `migrations/` holds the tables, `functions/` the functions that decide: one file per verb. Their
+//!   outcomes are the kernel's.
 //! * [`writer`] sends what is queued as one statement, which decides the [`usual`] part of it at once;
 //!   [`renew`] keeps many leases with one more.
 //! * [`read`] and [`watch`] look; [`listen`] hears of other replicas; [`duty`] expires, forgets and seals.
@@ -110,6 +111,8 @@ impl Postgres {
             timer,
         };
         let events = options.renewals;
+        #[cfg(feature = "conformance")]
+        let flip = options.flip.clone();
         tokio::spawn(listen::run(options, tls, hearers, closed.clone()));
         Ok(Self {
             renewer: Renewer {
@@ -117,6 +120,8 @@ impl Postgres {
                 writer: writer.clone(),
                 feed: feed.clone(),
                 events,
+                #[cfg(feature = "conformance")]
+                flip,
             },
             writer,
             reader,
@@ -124,6 +129,13 @@ impl Postgres {
             dangers,
             closed,
         })
+    }
+
+    /// One round of what the replica with the leadership does about time: what lapsed expires, and waits
+    /// that are over end. For tests that are their own timer.
+    #[cfg(feature = "conformance")]
+    pub async fn tick(&self) -> Result<(), Error> {
+        duty::tick(&self.writer).await.map(drop)
     }
 
     fn acquired(&self, decided: &Decided) -> Result<Acquired, Error> {

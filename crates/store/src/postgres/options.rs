@@ -65,6 +65,9 @@ pub struct Options {
     pub idle_keys: u64,
     /// Dangers that the operator accepts.
     pub allow_unsafe: Vec<Unsafe>,
+    /// A bug in the functions, for tests that show that it is noticed.
+    #[cfg(feature = "conformance")]
+    pub flip: Option<crate::conformance::Flip>,
 }
 
 /// What is wrong with the URL of a PostgreSQL home. Never repeats it: it may hold a password.
@@ -129,6 +132,8 @@ impl FromStr for Options {
             idle_ms: 3_600_000,
             idle_keys: 100_000,
             allow_unsafe: own.allow,
+            #[cfg(feature = "conformance")]
+            flip: None,
         })
     }
 }

@@ -22,6 +22,8 @@ pub(super) struct Renewer {
     pub writer: Writer,
     pub feed: Arc<Feed>,
     pub events: RenewalEvents,
+    #[cfg(feature = "conformance")]
+    pub flip: Option<crate::conformance::Flip>,
 }
 
 /// What every renewal changes. No indexed column is among it, so that the row is replaced in place.
@@ -74,6 +76,11 @@ impl Renewer {
              UPDATE leases SET {SET} FROM mine WHERE {STILL_LIVE} \
              RETURNING m_place, (SELECT n FROM clock), (SELECT revision FROM clock), {LEASE}"
         );
+        #[cfg(feature = "conformance")]
+        let sql = match &self.flip {
+            Some(flip) => flip.plant(&sql),
+            None => sql,
+        };
         let keys: Vec<&str> = asked.iter().map(|it| it.key.as_str()).collect();
         let tokens: Vec<i64> = asked.iter().map(|it| number(it.token.get())).collect();
         let ttls: Vec<Option<i64>> = asked

@@ -65,7 +65,12 @@ pub(super) fn lease(row: &Row, from: usize) -> Result<Lease, Error> {
         other => json(other)?,
     };
     let renewed_at: Option<i64> = get(row, from + 10)?;
-    let handoff: Option<&str> = get(row, from + 14)?;
+    let status = Status::parse(get(row, from + 11)?).ok_or_else(|| damaged("a status"))?;
+    // What was offered and never came about ended with the lease.
+    let handoff = match status {
+        Status::Active => get::<Option<&str>>(row, from + 14)?,
+        _ => None,
+    };
     Ok(Lease {
         id: LeaseId(get(row, from)?),
         key: key(row, from + 1)?,
@@ -80,7 +85,7 @@ pub(super) fn lease(row: &Row, from: usize) -> Result<Lease, Error> {
             Some(at) => Some(UnixMillis::new(u64::try_from(at).map_err(damaged)?)),
             None => None,
         },
-        status: Status::parse(get(row, from + 11)?).ok_or_else(|| damaged("a status"))?,
+        status,
         labels: labels(get(row, from + 12)?)?,
         stats: get::<Option<&str>>(row, from + 13)?.map(Arc::from),
         handoff: handoff.map(json::<Handoff>).transpose()?.map(Box::new),

@@ -1,6 +1,6 @@
 //! The commands that make up most of the traffic: an acquire of one key that waits for nobody, and a
 //! release. The database decides all of a batch together when they turn out as usual (the key is
-//! free, the lease is live), see `migrations/V6__usual.sql`, and answers in few words.
+//! free, the lease is live), see `functions/apply.sql`, and answers in few words.
 
 use lease::{Acquire, Error, Key, Lease, LeaseId, Revision, Status, Token, Want};
 

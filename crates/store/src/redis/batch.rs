@@ -60,14 +60,6 @@ impl Batches {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a place on the way, unless all are taken.
-    fn has_place(&self) -> bool {
-        let mut state = self.lock();
-        let free = state.on_the_way < ON_THE_WAY && state.queue.is_empty();
-        state.on_the_way += usize::from(free);
-        free
-    }
-
     /// Stands in the queue, and takes a place on the way if one became free, so that somebody is
     /// there to empty it.
     fn join(&self, queued: Queued) -> Result<bool, Error> {
@@ -110,7 +102,8 @@ impl Batches {
     }
 }
 
-/// A place on the way. When it is given up, also by a caller that went away, those who wait get it.
+/// A place on the way, held by the task that sends and never by a caller: a caller may stop to poll its
+/// future at any point. When it is given up, those who wait get it.
 struct Place(Arc<Inner>);
 
 impl Drop for Place {
@@ -127,13 +120,8 @@ impl Drop for Place {
 
 /// Has one command decided.
 pub(super) async fn decide(inner: &Arc<Inner>, command: Command) -> Result<Value, Error> {
-    if inner.batches.has_place() {
-        let _place = Place(inner.clone());
-        return alone(inner, &command, command.repeat).await;
-    }
     let (reply, answer) = oneshot::channel();
     let place = inner.batches.join(Queued { command, reply })?;
-    // The last one on the way arrived meanwhile.
     drop(place.then(|| Place(inner.clone())));
     let answer = answer.await;
     answer.unwrap_or_else(|_| Err(Error::Unknown("the store was closed".into())))

@@ -45,7 +45,7 @@ async fn run(inner: Arc<Inner>, on_duty: Arc<AtomicBool>) {
 }
 
 /// One round; returns whether the duty is this replica's, and how long to sleep.
-async fn tick(inner: &Inner) -> Result<(bool, u64), lease::Error> {
+pub(super) async fn tick(inner: &Inner) -> Result<(bool, u64), lease::Error> {
     let mut call = inner.call();
     call.arg(&inner.replica).number(EXPIRIES_PER_TICK);
     // A second tick only finds less to do.

@@ -1,22 +1,14 @@
 //! Events, as the stream and the channel carry them.
 
 use ::redis::Value;
-use lease::{
-    Error, Event, EventKind, EventLease, Holder, Lease, Loss, OnOutage, Revision, Status, Ttl,
-};
+use lease::{Error, Event, EventKind, EventLease, Holder, Lease, Revision, Terms, Ttl, UnixMillis};
 
 use super::wire;
-
-/// What a grant's entry says beyond its event, so that a lease can be told after its end.
-pub(super) struct Terms {
-    ttl: Ttl,
-    on_outage: OnOutage,
-    release_on_death: bool,
-}
 
 /// An entry of the stream.
 pub(super) struct Entry {
     pub event: Event,
+    /// What the lease had that this ended.
     pub terms: Option<Terms>,
 }
 
@@ -51,21 +43,31 @@ pub(super) fn entry(value: &Value) -> Result<Entry, Error> {
             field("detail"),
         ],
     )?;
-    let terms = wire::text(field("terms"));
-    let terms: Vec<&str> = terms.split(' ').collect();
-    let terms = match terms.as_slice() {
-        [ttl, policy, grace, death] => Some(Terms {
-            ttl: ttl
-                .parse()
-                .ok()
-                .and_then(|ttl| Ttl::from_millis(ttl).ok())
-                .ok_or_else(|| wire::broken("a ttl"))?,
-            on_outage: wire::policy(policy, grace.parse().unwrap_or(0))?,
-            release_on_death: *death == "1",
-        }),
-        _ => None,
+    let terms = match wire::text(field("terms")).as_str() {
+        "" => None,
+        text => Some(terms(text)?),
     };
     Ok(Entry { event, terms })
+}
+
+/// Reads ttl, policy, grace, whether death releases it, the grant, the last renewal or 0, and the
+/// holder's report: one blank in between, and the report may have more.
+fn terms(text: &str) -> Result<Terms, Error> {
+    let fields: Vec<&str> = text.splitn(7, ' ').collect();
+    let &[ttl, policy, grace, death, acquired, renewed, stats] = fields.as_slice() else {
+        return Err(wire::broken("the terms of a lease"));
+    };
+    let number = |text: &str| text.parse::<u64>().map_err(|_| wire::broken("a number"));
+    Ok(Terms {
+        ttl: Ttl::from_millis(number(ttl)?).map_err(|_| wire::broken("a ttl"))?,
+        on_outage: wire::policy(policy, number(grace)?)?,
+        release_on_death: death == "1",
+        acquired_at: UnixMillis::new(number(acquired)?),
+        renewed_at: Some(number(renewed)?)
+            .filter(|&renewed| renewed > 0)
+            .map(UnixMillis::new),
+        stats: (!stats.is_empty()).then(|| stats.into()),
+    })
 }
 
 /// Reads a message of the channel: several events.
@@ -121,38 +123,11 @@ fn build(revision: u64, fields: &[&Value; 10]) -> Result<Event, Error> {
     })
 }
 
-/// What the entries of a grant and of its end tell about the lease. What events do not carry has its
-/// default.
-pub(super) fn ended_lease(granted: Option<&Entry>, end: &Event) -> Option<Lease> {
-    let last = end.lease.as_ref()?;
-    let terms = granted.and_then(|granted| granted.terms.as_ref());
-    Some(Lease {
-        id: last.id,
-        key: end.key.clone(),
-        holder: last.holder.clone(),
-        token: last.token,
-        ttl: match terms {
-            Some(terms) => terms.ttl,
-            None => Ttl::from_millis(1).ok()?,
-        },
-        on_outage: terms.map_or(OnOutage::FailClosed, |terms| terms.on_outage),
-        release_on_death: terms.is_some_and(|terms| terms.release_on_death),
-        acquired_at: granted.map_or(end.at, |granted| granted.event.at),
-        expires_at: last.expires_at,
-        renewed_at: None,
-        status: status_of(end.kind),
-        labels: last.labels.clone(),
-        stats: None,
-        handoff: None,
-    })
-}
-
-/// The status of a lease that this event ended.
-pub(super) const fn status_of(kind: EventKind) -> Status {
-    match kind {
-        EventKind::LeaseRevoked => Status::Revoked,
-        EventKind::LeaseReleased => Status::Released,
-        EventKind::LeaseStolen => Loss::Stolen.status(),
-        _ => Status::Expired,
+impl Entry {
+    /// The lease that this ended. `granted` is its grant, if the history still has it.
+    pub fn ended_lease(self, granted: Option<&Event>) -> Option<Lease> {
+        let terms = self.terms;
+        let terms = terms.unwrap_or_else(|| Terms::from_events(granted, &self.event));
+        terms.ended_lease(&self.event)
     }
 }

@@ -1,7 +1,7 @@
 //! What a move writes into a Redis.
 
 use ::redis::cmd;
-use lease::{Answer, Error, Event, EventKind, Record, engine::StoredSlot};
+use lease::{Answer, Error, Event, Record, engine::StoredSlot};
 
 use super::{
     export::Site,
@@ -101,14 +101,6 @@ fn add_event(call: &mut Call, event: &Event) -> Result<(), Error> {
         return Ok(());
     };
     let labels = labels(&lease.labels)?;
-    // What events do not carry has its default.
-    let terms = match event.kind {
-        EventKind::LeaseAcquired => {
-            let ttl = lease.expires_at.since(event.at);
-            format!("{} 0 0 0", ttl.clamp(1, lease::Ttl::MAX_MILLIS))
-        }
-        _ => String::new(),
-    };
     call.arg("1")
         .arg(lease.id.to_string())
         .arg(lease.holder.name.as_str())
@@ -116,8 +108,7 @@ fn add_event(call: &mut Call, event: &Event) -> Result<(), Error> {
         .number(lease.token.get())
         .number(lease.expires_at.get())
         .arg(labels)
-        .arg(detail)
-        .arg(terms);
+        .arg(detail);
     Ok(())
 }
 

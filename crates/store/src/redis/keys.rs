@@ -13,6 +13,7 @@
 //! | `leasehold:meta` | hash | revision, its base, last time, floor, waits, last ticket | for ever |
 //! | `leasehold:meta-parked` | hash | the same, while `leasehold:meta` says that the store is closed | a move |
 //! | `leasehold:events` | stream | the history; an entry's id is its revision | the newest ones |
+//! | `leasehold:last` | sorted set | keys by the revision of their newest event; each event names the one before it of its key | as those events |
 //! | `leasehold:seals` | stream | digests over the history; an entry's id is the last revision it covers | as those events |
 //! | `leasehold:lease:<kind>:<id>` | string | the other facts of a key's newest lease, see [`FACTS`] | as its fence, at most |
 //! | `leasehold:expiry` | sorted set | keys by the time at which they lapse, or earlier | live leases |
@@ -34,7 +35,7 @@
 
 use std::fmt::Write;
 
-use lease::{Invalid, engine};
+use lease::{Invalid, Token, engine};
 
 use super::options::Options;
 
@@ -47,9 +48,6 @@ const STALE_MS: u64 = 5000;
 
 /// How often a key that another program holds is looked at while somebody waits for it.
 const FOREIGN_LOOK_MS: u64 = 250;
-
-/// How many may wait for one key: as in the kernel.
-const MAX_WAITERS: usize = 4096;
 
 /// How many facts a key's string holds, each but the last before the character 31, which none of
 /// them can have: how its lease ended (nothing while it is live), token, holder, incarnation, expiry,
@@ -153,6 +151,7 @@ impl Keys {
         for (name, key) in [
             ("META", "leasehold:meta"),
             ("EVENTS", "leasehold:events"),
+            ("LAST", "leasehold:last"),
             ("SEALS", "leasehold:seals"),
             ("SIDE", "leasehold:lease:"),
             ("EXPIRY", "leasehold:expiry"),
@@ -195,7 +194,8 @@ impl Keys {
             ("DUTY_TTL", DUTY_TTL_MS),
             ("STALE", STALE_MS),
             ("FOREIGN_LOOK", FOREIGN_LOOK_MS),
-            ("MAX_WAITERS", MAX_WAITERS as u64),
+            ("MAX_WAITERS", engine::MAX_WAITERS as u64),
+            ("MAX_TOKEN", Token::MAX.get()),
         ] {
             declare(&mut page, name, &number.to_string());
         }

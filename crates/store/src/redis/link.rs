@@ -4,7 +4,7 @@
 use std::{
     io::Write,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -14,7 +14,7 @@ use ::redis::{AsyncConnectionConfig, Client, Cmd, Value, aio::MultiplexedConnect
 use arc_swap::ArcSwapOption;
 use lease::{BootMillis, Clock, Error};
 use leasehold_clock::System;
-use tokio::sync::Mutex;
+use tokio::{runtime::Handle, sync::watch};
 
 use super::{
     address::Address,
@@ -43,83 +43,58 @@ struct Connected {
     generation: u64,
 }
 
-/// Why the last attempt failed, and when the next one may be made.
+/// How an attempt to connect ended.
+type Attempt = Result<Arc<Connected>, Error>;
+
+/// The attempt under way, why the last one failed, and when the next one may be made.
 #[derive(Default)]
-struct Pause {
+struct Connecting {
+    attempt: Option<watch::Receiver<Option<Attempt>>>,
     until: BootMillis,
-    millis: u64,
+    pause_ms: u64,
     error: Option<Error>,
 }
 
-pub(super) struct Link {
+/// What callers share with the task that connects.
+struct Shared {
     address: Address,
     config: AsyncConnectionConfig,
     connect_timeout: Duration,
     meta: String,
     current: ArcSwapOption<Connected>,
-    /// Held while one caller connects, so that the others wait for its result.
-    connecting: Mutex<Pause>,
+    /// Never held across an await.
+    connecting: Mutex<Connecting>,
     generations: AtomicU64,
     clock: System,
 }
 
-impl Link {
-    pub fn new(options: &Options, keys: &Keys) -> Self {
-        Self {
-            address: options.address.clone(),
-            config: config(options.connect_timeout, options.response_timeout),
-            connect_timeout: options.connect_timeout,
-            meta: keys.meta(),
-            current: ArcSwapOption::empty(),
-            connecting: Mutex::default(),
-            generations: AtomicU64::new(0),
-            clock: System,
-        }
-    }
+pub(super) struct Link {
+    shared: Arc<Shared>,
+    /// Where attempts to connect run, and connections after them.
+    runtime: Handle,
+}
 
-    /// Grows with every new connection.
-    pub fn generation(&self) -> u64 {
-        self.current.load().as_ref().map_or(0, |it| it.generation)
-    }
-
-    /// The server that decides now, for a connection apart, and the generation it belongs to.
-    pub async fn client(&self) -> Result<(Client, u64), Error> {
-        let connected = self.connected().await?;
-        Ok((connected.client.clone(), connected.generation))
-    }
-
-    /// How long connecting may take.
-    pub fn connect_timeout(&self) -> Duration {
-        self.connect_timeout
-    }
-
-    async fn connected(&self) -> Result<Arc<Connected>, Error> {
-        if let Some(connected) = self.current.load_full() {
-            return Ok(connected);
-        }
-        let mut pause = self.connecting.lock().await;
-        if let Some(connected) = self.current.load_full() {
-            return Ok(connected);
-        }
-        if let Some(error) = &pause.error
-            && self.clock.boot() < pause.until
-        {
-            return Err(error.clone());
-        }
-        match self.establish().await {
+impl Shared {
+    /// Connects, and passes the result on to all who wait for it. It runs as a task of its own: a
+    /// caller may stop to poll its future at any point (a `select!` whose other branch is busy, a
+    /// stream of futures that nobody asks for the next), and must not hold up the others then.
+    async fn connect(self: Arc<Self>, waiting: watch::Sender<Option<Attempt>>) {
+        let attempt = self.establish().await.map(Arc::new);
+        let mut connecting = self.connecting();
+        match &attempt {
             Ok(connected) => {
-                *pause = Pause::default();
-                let connected = Arc::new(connected);
+                *connecting = Connecting::default();
                 self.current.store(Some(connected.clone()));
-                Ok(connected)
             }
             Err(error) => {
-                pause.millis = (pause.millis * 2).clamp(PAUSE_MS.0, PAUSE_MS.1);
-                pause.until = self.clock.boot().plus(pause.millis);
-                pause.error = Some(error.clone());
-                Err(error)
+                connecting.attempt = None;
+                connecting.pause_ms = (connecting.pause_ms * 2).clamp(PAUSE_MS.0, PAUSE_MS.1);
+                connecting.until = self.clock.boot().plus(connecting.pause_ms);
+                connecting.error = Some(error.clone());
             }
         }
+        drop(connecting);
+        waiting.send_replace(Some(attempt));
     }
 
     async fn establish(&self) -> Result<Connected, Error> {
@@ -139,10 +114,87 @@ impl Link {
         }
     }
 
+    fn connecting(&self) -> std::sync::MutexGuard<'_, Connecting> {
+        self.connecting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Link {
+    pub fn new(options: &Options, keys: &Keys) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                address: options.address.clone(),
+                config: config(options.connect_timeout, options.response_timeout),
+                connect_timeout: options.connect_timeout,
+                meta: keys.meta(),
+                current: ArcSwapOption::empty(),
+                connecting: Mutex::default(),
+                generations: AtomicU64::new(0),
+                clock: System,
+            }),
+            runtime: Handle::current(),
+        }
+    }
+
+    /// Grows with every new connection.
+    pub fn generation(&self) -> u64 {
+        let current = self.shared.current.load();
+        current.as_ref().map_or(0, |it| it.generation)
+    }
+
+    /// The server that decides now, for a connection apart, and the generation it belongs to.
+    pub async fn client(&self) -> Result<(Client, u64), Error> {
+        let connected = self.connected().await?;
+        Ok((connected.client.clone(), connected.generation))
+    }
+
+    /// How long connecting may take.
+    pub fn connect_timeout(&self) -> Duration {
+        self.shared.connect_timeout
+    }
+
+    async fn connected(&self) -> Attempt {
+        if let Some(connected) = self.shared.current.load_full() {
+            return Ok(connected);
+        }
+        let mut attempt = self.attempt_to_connect()?;
+        let ended = attempt.wait_for(Option::is_some).await;
+        match ended.map(|ended| ended.clone()) {
+            Ok(Some(attempt)) => attempt,
+            Ok(None) | Err(_) => Err(Error::Unavailable("the store was closed".into())),
+        }
+    }
+
+    /// The attempt under way, or a new one unless the last one failed just now.
+    fn attempt_to_connect(&self) -> Result<watch::Receiver<Option<Attempt>>, Error> {
+        let shared = &self.shared;
+        let mut connecting = shared.connecting();
+        if let Some(connected) = shared.current.load_full() {
+            return Ok(watch::channel(Some(Ok(connected))).1);
+        }
+        // One whose task is gone without a result will never have one.
+        if let Some(attempt) = &connecting.attempt
+            && attempt.has_changed().is_ok()
+        {
+            return Ok(attempt.clone());
+        }
+        if let Some(error) = &connecting.error
+            && shared.clock.boot() < connecting.until
+        {
+            return Err(error.clone());
+        }
+        let (waiting, attempt) = watch::channel(None);
+        connecting.attempt = Some(attempt.clone());
+        self.runtime.spawn(shared.clone().connect(waiting));
+        Ok(attempt)
+    }
+
     fn discard(&self, used: &Arc<Connected>) {
-        let current = self.current.load();
+        let current = self.shared.current.load();
         if current.as_ref().is_some_and(|it| Arc::ptr_eq(it, used)) {
-            self.current.compare_and_swap(&*current, None);
+            self.shared.current.compare_and_swap(&*current, None);
         }
     }
 

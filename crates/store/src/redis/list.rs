@@ -82,10 +82,11 @@ impl Inner {
         let Some(granted) = granted else {
             return self.find_live(id).await;
         };
-        let live = self.named(&[granted.event.key]).await?;
+        let key = granted.event.key;
+        let live = self.named(std::slice::from_ref(&key)).await?;
         match live.into_iter().find(|lease| lease.id == id) {
             Some(lease) => Ok(Some(lease)),
-            None => self.ended(id).await,
+            None => self.ended(&key, id).await,
         }
     }
 

@@ -95,11 +95,20 @@ impl Redis {
         // The first script gives a new store its base revision.
         inner.history(u64::MAX, 0).await?;
         waits::start(&inner).await;
-        duty::start(&inner);
+        if options.duties {
+            duty::start(&inner);
+        }
         Ok(Self {
             inner,
             _stop: Arc::new(stop.drop_guard()),
         })
+    }
+
+    /// One round of what the replica with the leadership does: what lapsed expires, waits that are over
+    /// end, and idle keys are forgotten. For tests that are their own timer.
+    #[cfg(feature = "conformance")]
+    pub async fn tick(&self) -> Result<(), Error> {
+        duty::tick(&self.inner).await.map(drop)
     }
 
     /// The same from an address: see [`Options::parse`].

@@ -25,6 +25,11 @@ pub struct Options {
     /// Run although Redis may throw keys away when its memory is full: leases and tokens would
     /// vanish with them.
     pub allow_eviction: bool,
+    /// Whether this replica announces expiries and seals the history when the leadership is free.
+    pub duties: bool,
+    /// A bug in the scripts, for tests that show that it is noticed.
+    #[cfg(feature = "conformance")]
+    pub flip: Option<crate::conformance::Flip>,
     /// How long a connection may take to come about.
     pub connect_timeout: Duration,
     /// How long an answer may take.
@@ -47,6 +52,9 @@ impl Options {
             idle_ms: kernel.idle_ms,
             history: 200_000,
             allow_eviction: false,
+            duties: true,
+            #[cfg(feature = "conformance")]
+            flip: None,
             connect_timeout: Duration::from_secs(2),
             response_timeout: Duration::from_secs(3),
         }

@@ -33,6 +33,7 @@ pub(super) struct Scripts {
     pub record: Script,
     pub snapshot: Script,
     pub history: Script,
+    pub history_of: Script,
     pub seal: Script,
     pub sealed: Script,
 }
@@ -42,6 +43,11 @@ impl Scripts {
         let page = keys.page(options);
         let script = |parts: &[&str]| {
             let text = page.clone() + &parts.concat();
+            #[cfg(feature = "conformance")]
+            let text = match &options.flip {
+                Some(flip) => flip.plant(&text),
+                None => text,
+            };
             let sha = ::redis::Script::new(&text).get_hash().to_owned();
             Script { text, sha }
         };
@@ -61,6 +67,7 @@ impl Scripts {
             record: script(&[CORE, RECORDS, include_str!("lua/record.lua")]),
             snapshot: script(&[CORE, VIEW, RECORDS, include_str!("lua/snapshot.lua")]),
             history: script(&[CORE, include_str!("lua/history.lua")]),
+            history_of: script(&[CORE, include_str!("lua/history_of.lua")]),
             seal: script(&[CORE, SEALS, include_str!("lua/seal.lua")]),
             sealed: script(&[CORE, SEALS, include_str!("lua/sealed.lua")]),
         }

@@ -92,11 +92,8 @@ impl Harness for Disk {
         Box::pin(tokio::task::yield_now())
     }
 
-    fn restart(&self, how: Restart, down_ms: u64) -> Step<'_, bool> {
-        Box::pin(async move {
-            self.reopen(how, down_ms, self.history).await;
-            true
-        })
+    fn restart(&self, how: Restart, down_ms: u64) -> Step<'_, ()> {
+        Box::pin(self.reopen(how, down_ms, self.history))
     }
 
     fn forget_history(&self) -> Step<'_, bool> {
@@ -111,5 +108,5 @@ impl Harness for Disk {
     }
 }
 
-leasehold_store::conformance_tests!(Disk::new().await);
+leasehold_store::conformance_tests!(Disk::new().await, restarts);
 leasehold_store::oracle_test!(Disk::new().await);

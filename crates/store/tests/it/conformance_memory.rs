@@ -17,3 +17,14 @@ fn memory() -> Virtual {
 
 leasehold_store::conformance_tests!(memory());
 leasehold_store::oracle_test!(memory());
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn l3_a_forgotten_key_never_sees_a_smaller_token_in_memory() {
+    let clock = Manual::new(UnixMillis::new(1_700_000_000_000));
+    let mut options = Options::default();
+    options.engine.idle_keys = 0;
+    let store = Embedded::memory(options, Arc::new(clock.clone())).expect("a store starts");
+    let harness = Virtual::new(Arc::new(store), clock);
+    leasehold_store::conformance::granting::l3_a_forgotten_key_never_sees_a_smaller_token(&harness)
+        .await;
+}

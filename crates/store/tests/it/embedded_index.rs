@@ -5,13 +5,13 @@
 use std::{path::Path, sync::Arc};
 
 use lease::{
-    Acquire, Acquired, Authority, Event, EventQuery, Holder, HolderName, LeaseQuery, LeaseRef,
-    Status, Ttl, Want,
+    Acquire, Acquired, Authority, Event, EventQuery, Holder, LeaseQuery, LeaseRef, Status, Ttl,
+    Want,
 };
 use leasehold_store::embedded::{Embedded, History, Options};
 use rusqlite::Connection;
 
-use crate::embedded_kit::{ask, events, granted, key, manual, open};
+use crate::embedded_kit::{events, key, manual, open};
 
 /// How many keys change hands together.
 const KEYS: usize = 100;
@@ -116,79 +116,4 @@ async fn blocks_of_deleted_events_leave_the_index() {
         "SELECT coalesce(sum(length(places)) / 2, 0) FROM event_keys",
     );
     assert!(entries <= 4_096, "{entries} entries for 500 events");
-}
-
-#[tokio::test]
-async fn a_folder_of_the_first_format_is_brought_up_to_date() {
-    let dir = tempfile::tempdir().unwrap();
-    let clock = manual();
-    let store = open(dir.path(), &clock).await.unwrap();
-    let before = granted(store.acquire(ask("a", "x")).await.unwrap());
-    let gone = granted(store.acquire(ask("b", "y")).await.unwrap());
-    store.release(LeaseRef::from(&gone)).await.unwrap();
-    let told = events(&store).await;
-    store.close().await.unwrap();
-    let connection = Connection::open(dir.path().join("leasehold.db")).unwrap();
-    connection
-        .execute_batch(
-            "ALTER TABLE slots ADD COLUMN holder TEXT;
-             UPDATE slots SET holder = 'x' WHERE live;
-             ALTER TABLE slots DROP COLUMN live;
-             CREATE INDEX slots_by_holder ON slots (holder, key) WHERE holder IS NOT NULL;
-             DROP TABLE event_keys;
-             CREATE INDEX events_by_key ON events (key, revision);
-             DELETE FROM meta WHERE name = 'indexed';
-             PRAGMA user_version = 1;",
-        )
-        .unwrap();
-    drop(connection);
-
-    let store = open(dir.path(), &clock).await.unwrap();
-    let all = LeaseQuery {
-        limit: 10,
-        ..LeaseQuery::default()
-    };
-    let page = store.leases(all.clone()).await.unwrap();
-    assert_eq!(page.items.len(), 1);
-    assert_eq!(page.items[0].id, before.id);
-    let of_holder = LeaseQuery {
-        holder: Some("x".parse::<HolderName>().unwrap()),
-        ..all
-    };
-    assert_eq!(store.leases(of_holder).await.unwrap().items.len(), 1);
-    let kept = events(&store).await;
-    assert_eq!(kept[..told.len()], told);
-    assert_eq!(history(&store, "b").await.len(), 2);
-    store.close().await.unwrap();
-}
-
-#[tokio::test]
-async fn a_folder_of_the_second_format_gets_its_index_in_blocks() {
-    let dir = tempfile::tempdir().unwrap();
-    let clock = manual();
-    let store = open(dir.path(), &clock).await.unwrap();
-    turn_over(&store, ROUNDS).await;
-    let told = history(&store, "057").await;
-    store.close().await.unwrap();
-    let connection = Connection::open(dir.path().join("leasehold.db")).unwrap();
-    connection
-        .execute_batch(
-            "DROP TABLE event_keys;
-             CREATE TABLE event_keys (
-               key TEXT NOT NULL,
-               revision INTEGER NOT NULL,
-               PRIMARY KEY (key, revision)
-             ) WITHOUT ROWID;
-             INSERT INTO event_keys SELECT key, revision FROM events;
-             UPDATE meta SET value = (SELECT max(revision) FROM events) WHERE name = 'indexed';
-             PRAGMA user_version = 2;",
-        )
-        .unwrap();
-    drop(connection);
-
-    let store = open(dir.path(), &clock).await.unwrap();
-    assert_eq!(history(&store, "057").await, told);
-    turn_over(&store, ROUNDS).await;
-    assert_eq!(history(&store, "057").await.len(), 2 * told.len());
-    store.close().await.unwrap();
 }

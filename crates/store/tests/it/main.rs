@@ -22,6 +22,7 @@ mod redis_batches;
 mod redis_cluster;
 mod redis_conformance;
 mod redis_keys;
+mod redis_oracle;
 mod redis_replicas;
 mod seal_kit;
 mod storm;

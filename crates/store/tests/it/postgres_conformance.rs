@@ -3,7 +3,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -11,21 +11,23 @@ use std::{
 
 use lease::Authority;
 use leasehold_store::{
-    conformance::{CASES, Harness, Pace, Restart, Step},
+    conformance::{CASES, Harness, Pace, RESTARTS, Restart, Step},
     postgres::{Options, Postgres},
 };
-use leasehold_testkit::{Database, Postgres as Server};
-use tokio::{sync::Semaphore, task::JoinSet};
+use leasehold_testkit::{Database, Postgres as Server, wait};
+use tokio::{
+    sync::{Mutex, Semaphore},
+    task::JoinSet,
+};
 
 /// How many functions of the suite run at once.
 const AT_ONCE: usize = 8;
 
 /// A home of its own in a shared database.
 struct Home {
-    url: String,
     schema: String,
     database: Database,
-    authority: Mutex<Arc<dyn Authority>>,
+    authority: Arc<dyn Authority>,
 }
 
 impl Home {
@@ -33,9 +35,8 @@ impl Home {
         static NUMBER: AtomicU64 = AtomicU64::new(1);
         let schema = format!("home_{}", NUMBER.fetch_add(1, Ordering::Relaxed));
         let url = format!("{}?schema={schema}&leasehold_connections=3", database.url());
-        let authority = Mutex::new(open(&url).await);
+        let authority = open(&url).await;
         Self {
-            url,
             schema,
             database,
             authority,
@@ -50,7 +51,7 @@ async fn open(url: &str) -> Arc<dyn Authority> {
 
 impl Harness for Home {
     fn authority(&self) -> Arc<dyn Authority> {
-        self.authority.lock().expect("not poisoned").clone()
+        self.authority.clone()
     }
 
     fn pace(&self) -> Pace {
@@ -61,21 +62,11 @@ impl Harness for Home {
         Box::pin(tokio::time::sleep(Duration::from_millis(millis)))
     }
 
-    /// A replica goes and another comes: the database itself is restarted in the fault tests.
-    fn restart(&self, _how: Restart, down_ms: u64) -> Step<'_, bool> {
-        Box::pin(async move {
-            tokio::time::sleep(Duration::from_millis(down_ms)).await;
-            let next = open(&self.url).await;
-            *self.authority.lock().expect("not poisoned") = next;
-            true
-        })
-    }
-
     fn forget_history(&self) -> Step<'_, bool> {
         Box::pin(async move {
             let forget = r#"[{"forget":{"most":100000,"history_ms":999999999,"history_events":0,"idle_ms":999999999,"from":""}}]"#;
             let sql = format!(
-                "SET search_path = {}; SELECT lh_apply('test', false, false, 'live', '{forget}')",
+                "SET search_path = {}; SELECT lh_apply('test', false, false, 'live', '{forget}', '{{}}', '{{}}')",
                 self.schema
             );
             self.database.psql(&sql).await;
@@ -116,4 +107,63 @@ async fn all_rules() {
         "{} rules are broken: {broken:#?}",
         broken.len()
     );
+}
+
+/// A database of its own, which is stopped and killed.
+struct Restarted {
+    server: Arc<Mutex<Server>>,
+    authority: Arc<dyn Authority>,
+}
+
+impl Harness for Restarted {
+    fn authority(&self) -> Arc<dyn Authority> {
+        self.authority.clone()
+    }
+
+    fn pace(&self) -> Pace {
+        Pace::REAL
+    }
+
+    fn pass(&self, millis: u64) -> Step<'_, ()> {
+        Box::pin(tokio::time::sleep(Duration::from_millis(millis)))
+    }
+
+    fn restart(&self, how: Restart, down_ms: u64) -> Step<'_, ()> {
+        let (server, authority) = (self.server.clone(), self.authority.clone());
+        let handle = tokio::runtime::Handle::current();
+        // On a thread of its own: what the kit does there does not move between threads.
+        let restarted = tokio::task::spawn_blocking(move || {
+            handle.block_on(async move {
+                let mut server = server.lock().await;
+                match how {
+                    Restart::Stop => server.stop().await,
+                    Restart::Crash => server.kill9(),
+                }
+                tokio::time::sleep(Duration::from_millis(down_ms)).await;
+                server.restart().await;
+                wait::until(
+                    Duration::from_secs(20),
+                    "the store to be back",
+                    async || authority.now().await.is_ok(),
+                )
+                .await;
+            });
+        });
+        Box::pin(async move { restarted.await.expect("the server restarts") })
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn l14_restarts_of_the_database_lose_nothing() {
+    let server = Arc::new(Mutex::new(Server::start().await));
+    for (number, (name, case)) in RESTARTS.iter().enumerate() {
+        println!("{name}");
+        let url = server.lock().await.url();
+        let authority = open(&format!("{url}?schema=restarted_{number}")).await;
+        case(&Restarted {
+            server: server.clone(),
+            authority,
+        })
+        .await;
+    }
 }

@@ -8,7 +8,11 @@ use std::sync::{
 
 use lease::Authority;
 use leasehold_store::{
-    conformance::{Harness, Pace, Step, oracle},
+    conformance::{
+        Flip, Harness, Pace, Step, granting,
+        mutants::{self, By, Mutant},
+        oracle,
+    },
     postgres::{Options, Postgres},
 };
 use leasehold_testkit::Postgres as Server;
@@ -17,26 +21,57 @@ use tokio_postgres::Client;
 /// The year 2100.
 const START_MS: u64 = 4_102_444_800_000;
 
+/// Forgets every key that has no lease.
+const FORGET: &str = r#"{"forget":{"most":1000,"history_ms":999999999,"history_events":1000000,"idle_ms":999999999,"idle_until":9007199254740991,"from":""}}"#;
+
+/// One server for all stores of a test, each in a schema of its own.
+struct Shared {
+    url: String,
+    client: Arc<Client>,
+    _server: Server,
+}
+
+impl Shared {
+    async fn start() -> Self {
+        let server = Server::options().fsync(false).start().await;
+        let url = server.url();
+        let connected = tokio_postgres::connect(&url, tokio_postgres::NoTls).await;
+        let (client, connection) = connected.expect("the server answers");
+        tokio::spawn(connection);
+        Self {
+            url,
+            client: Arc::new(client),
+            _server: server,
+        }
+    }
+}
+
 struct Still {
     client: Arc<Client>,
     schema: String,
-    authority: Arc<dyn Authority>,
+    authority: Arc<Postgres>,
+    /// Whether every idle key is forgotten when time passes.
+    forgets: bool,
 }
 
 impl Still {
-    async fn new(url: &str, client: Arc<Client>) -> Self {
+    async fn new(server: &Shared, flip: Option<Flip>, forgets: bool) -> Self {
         static NUMBER: AtomicU64 = AtomicU64::new(1);
         let schema = format!("still_{}", NUMBER.fetch_add(1, Ordering::Relaxed));
-        let url =
-            format!("{url}?schema={schema}&leasehold_connections=2&leasehold_allow=fsync_off");
+        let url = format!(
+            "{}?schema={schema}&leasehold_connections=2&leasehold_allow=fsync_off",
+            server.url
+        );
         let mut options: Options = url.parse().expect("a well-formed URL");
         // The test itself is the timer.
         options.duties = false;
+        options.flip = flip;
         let authority = Arc::new(Postgres::open(options).await.expect("the store opens"));
         let still = Self {
-            client,
+            client: server.client.clone(),
             schema,
             authority,
+            forgets,
         };
         still
             .sql(&format!("UPDATE lease_clock SET at_ms = {START_MS}"))
@@ -62,24 +97,187 @@ impl Harness for Still {
 
     fn pass(&self, millis: u64) -> Step<'_, ()> {
         Box::pin(async move {
+            self.pass_without_tick(millis).await;
+            self.authority.tick().await.expect("the server answers");
+            if self.forgets {
+                self.sql(&format!(
+                    "SELECT lh_apply('test', false, false, 'live', '[{FORGET}]', '{{}}', '{{}}')"
+                ))
+                .await;
+            }
+        })
+    }
+
+    fn pass_without_tick(&self, millis: u64) -> Step<'_, bool> {
+        Box::pin(async move {
             self.sql(&format!(
                 "UPDATE lease_clock SET at_ms = at_ms + {millis}; \
-                 UPDATE lease_replicas SET seen_ms = seen_ms + {millis}; \
-                 SELECT lh_apply('test', false, false, 'live', '[{{\"tick\":10000}}]')"
+                 UPDATE lease_replicas SET seen_ms = seen_ms + {millis}"
             ))
             .await;
+            true
         })
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn postgresql_agrees_with_the_engine_on_random_sequences() {
-    let server = Server::options().fsync(false).start().await;
-    let url = server.url();
-    let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls)
-        .await
-        .expect("the server answers");
-    tokio::spawn(connection);
-    let client = Arc::new(client);
-    oracle::check(async || Still::new(&url, client.clone()).await).await;
+    let server = Shared::start().await;
+    oracle::check(async || Still::new(&server, None, false).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn l3_a_forgotten_key_never_sees_a_smaller_token_on_postgresql() {
+    let server = Shared::start().await;
+    let still = Still::new(&server, None, true).await;
+    granting::l3_a_forgotten_key_never_sees_a_smaller_token(&still).await;
+}
+
+/// Bugs in the functions. The first few are planted in every run.
+const MUTANTS: &[Mutant] = &[
+    (
+        "the last token of a key is ignored, fast path",
+        "greatest(greatest((SELECT token FROM lease_fences WHERE key = k), c.floor) + 1, n) AS token",
+        "greatest(c.floor + 1, n) AS token",
+        By::Oracle,
+    ),
+    (
+        "a renewal is accepted 1 ms late, fast path",
+        "AND expires_ms + withheld_ms > (SELECT n FROM clock)",
+        "AND expires_ms + withheld_ms >= (SELECT n FROM clock)",
+        By::Oracle,
+    ),
+    (
+        "the floor is ignored, fast path",
+        "c.floor) + 1, n) AS token",
+        "0) + 1, n) AS token",
+        By::Floor,
+    ),
+    (
+        "the last token of a key is ignored",
+        "greatest(greatest(last, current_setting('leasehold.floor')::bigint) + 1, n)",
+        "greatest(current_setting('leasehold.floor')::bigint + 1, n)",
+        By::Oracle,
+    ),
+    (
+        "a lease lapses 1 ms late",
+        "RETURN coalesce(l.expires_ms + l.withheld_ms <= n, false)",
+        "RETURN coalesce(l.expires_ms + l.withheld_ms < n, false)",
+        By::Oracle,
+    ),
+    (
+        "the floor is ignored",
+        "greatest(greatest(last, current_setting('leasehold.floor')::bigint) + 1, n)",
+        "greatest(last + 1, n)",
+        By::Floor,
+    ),
+    (
+        "forgotten tokens are not folded into the floor",
+        "greatest(top, current_setting('leasehold.floor')::bigint)::text",
+        "current_setting('leasehold.floor')",
+        By::Floor,
+    ),
+    (
+        "a handoff loses the labels",
+        "l.release_on_death, l.labels,\n",
+        "l.release_on_death, '{}',\n",
+        By::Oracle,
+    ),
+    (
+        "a handoff loses the policy",
+        "l.ttl_ms, l.on_outage, l.release_on_death",
+        "l.ttl_ms, '{\"policy\":\"fail_closed\"}', l.release_on_death",
+        By::Oracle,
+    ),
+    (
+        "a limit counts lapsed leases",
+        "AND kind = split_part(first_key, ':', 1) AND expires_ms + withheld_ms > n",
+        "AND kind = split_part(first_key, ':', 1)",
+        By::Oracle,
+    ),
+    (
+        "a batch counts as one lease",
+        "RETURN held + new > most",
+        "RETURN held + 1 > most",
+        By::Oracle,
+    ),
+    (
+        "a namesake in another tenant is the same holder",
+        "l.incarnation = inc AND l.tenant_id IS NOT DISTINCT FROM tenant THEN",
+        "l.incarnation = inc THEN",
+        By::Oracle,
+    ),
+    (
+        "the last waiter is served first",
+        "ORDER BY queue.ticket\n",
+        "ORDER BY queue.ticket DESC\n",
+        By::Oracle,
+    ),
+    (
+        "a waiter with a definite refusal waits on",
+        "        IF NOT lh_is_held(answered) THEN\n            PERFORM lh_answer",
+        "        IF answered LIKE '{\"granted\"%' THEN\n            PERFORM lh_answer",
+        By::Oracle,
+    ),
+    (
+        "expiry moves backwards",
+        "expires_ms = greatest(expires_ms, n + coalesce(new_ttl, ttl_ms))",
+        "expires_ms = n + coalesce(new_ttl, ttl_ms)",
+        By::Oracle,
+    ),
+    (
+        "the grace of hold is ignored",
+        "    IF outage ->> 'policy' = 'hold' THEN",
+        "    IF false THEN",
+        By::Oracle,
+    ),
+    (
+        "a transaction overtakes waiters",
+        "        PERFORM lh_settle_waited(lh_keys(r -> 'acquire'), n);\n",
+        "",
+        By::Oracle,
+    ),
+    (
+        "a proven death releases what did not ask for it",
+        "AND (release_on_death OR how <> 'died')",
+        "",
+        By::Oracle,
+    ),
+    (
+        "a stranger may renew and release",
+        "ELSIF l.runner_id <> holder ->> 'name' OR l.incarnation <> holder ->> 'incarnation' THEN",
+        "ELSIF false THEN",
+        By::Oracle,
+    ),
+    (
+        "a revision is left out",
+        "(current_setting('leasehold.revision')::bigint + 1)::text",
+        "(current_setting('leasehold.revision')::bigint + 2)::text",
+        By::Oracle,
+    ),
+    (
+        "a transaction ignores what it expects",
+        "IF actual IS DISTINCT FROM (item ->> 'revision')::bigint THEN",
+        "IF false THEN",
+        By::Oracle,
+    ),
+    (
+        "a pool gives a holder the slot it has",
+        "IF footing = 'free' OR footing = 'lapsed' THEN",
+        "IF footing <> 'held' THEN",
+        By::Oracle,
+    ),
+    (
+        "a stolen lease is told as unknown",
+        "lost.loss := CASE WHEN held_token < l.token THEN 'stolen' ELSE 'unknown' END",
+        "lost.loss := 'unknown'",
+        By::Oracle,
+    ),
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn planted_bugs_are_noticed_on_postgresql() {
+    let server = Shared::start().await;
+    let make = async |flip, forgets| Still::new(&server, Some(flip), forgets).await;
+    mutants::check(MUTANTS, make).await;
 }

@@ -144,7 +144,7 @@ async fn l6_a_waiter_whose_replica_died_is_passed_over() {
     let request = serde_json::to_string(&patient(ask("a", "ghost", 60_000))).unwrap();
     database
         .psql(&format!(
-            "SELECT lh_apply('ghost', true, false, 'live', '[{{\"acquire\":{request}}}]'); \
+            "SELECT lh_apply('ghost', true, false, 'live', '[{{\"acquire\":{request}}}]', '{{}}', '{{}}'); \
              UPDATE lease_replicas SET seen_ms = seen_ms - 11000 WHERE replica = 'ghost'"
         ))
         .await;

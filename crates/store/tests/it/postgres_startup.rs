@@ -54,12 +54,12 @@ async fn a_foreign_or_newer_schema_is_refused() {
     let database = Server::shared().await;
     drop(open(&database.url()).await.expect("opens"));
     database
-        .psql("UPDATE leasehold_migrations SET checksum = 'other' WHERE step = 2")
+        .psql("UPDATE leasehold_migrations SET checksum = 'other' WHERE step = 1")
         .await;
     let Err(Error::Broken(why)) = open(&database.url()).await.map(|_| ()) else {
         panic!("a changed step must be refused")
     };
-    assert!(why.contains("V2__leases"), "{why}");
+    assert!(why.contains("V1__tables"), "{why}");
     let newer = format!("{}?schema=newer", database.url());
     drop(open(&newer).await.expect("opens"));
     database
@@ -69,6 +69,35 @@ async fn a_foreign_or_newer_schema_is_refused() {
         panic!("a newer schema must be refused")
     };
     assert!(why.contains("V999__future"), "{why}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn functions_of_another_version_are_replaced_as_a_set() {
+    let database = Server::shared().await;
+    let url = format!("{}?schema=upgraded", database.url());
+    drop(open(&url).await.expect("opens"));
+    // What an older version could have left behind: other bodies, other parameters, other names.
+    database
+        .psql(
+            "SET search_path = upgraded; DROP FUNCTION lh_tick; \
+             CREATE FUNCTION lh_tick(most bigint) RETURNS text LANGUAGE sql AS 'SELECT NULL::text'; \
+             CREATE FUNCTION lh_older() RETURNS text LANGUAGE sql AS 'SELECT NULL::text'; \
+             UPDATE leasehold_functions SET checksum = 'older'",
+        )
+        .await;
+    let store = open(&url).await.expect("opens");
+    store.tick().await.expect("the tick of this version");
+    let names = "SELECT count(*) FROM pg_proc WHERE pronamespace = 'upgraded'::regnamespace";
+    let left = format!("{names} AND proname = 'lh_older'");
+    assert_eq!(database.psql(&left).await, "0");
+    // The same set again changes nothing.
+    let oldest = format!(
+        "SELECT min(oid) FROM pg_proc WHERE oid IN ({})",
+        names.replace("count(*)", "oid")
+    );
+    let before = database.psql(&oldest).await;
+    drop(open(&url).await.expect("opens"));
+    assert_eq!(database.psql(&oldest).await, before);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

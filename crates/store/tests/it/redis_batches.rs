@@ -103,3 +103,46 @@ async fn whoever_waits_to_be_sent_to_a_silent_server_is_told_in_time_and_recover
     })
     .await;
 }
+
+/// A future of the store that is not polled any more, because its caller is busy with something else,
+/// holds up nobody: neither the next connection nor the next commands depend on it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_froze_is_used_again_whatever_became_of_the_callers() {
+    let server = Server::start().await;
+    let options = Options {
+        connect_timeout: Duration::from_millis(200),
+        response_timeout: Duration::from_millis(200),
+        ..Options::parse(&server.url()).expect("an address")
+    };
+    let store = Redis::open(options).await.expect("opens");
+    server.pause();
+    let mut unpolled = Vec::new();
+    for round in 0..3_u64 {
+        let callers = (0..40_u64).map(|caller| {
+            let store = &store;
+            async move {
+                let mut call: std::pin::Pin<Box<dyn Future<Output = ()> + Send>> = if caller % 4 < 2
+                {
+                    Box::pin(async { drop(store.acquire(ask("a", 60_000)).await) })
+                } else {
+                    Box::pin(async { drop(store.now().await) })
+                };
+                let some_ms = Duration::from_millis(5 + 17 * caller + round);
+                let ended = tokio::time::timeout(some_ms, &mut call).await.is_ok();
+                // Every second caller goes away, the others stay and do nothing.
+                (!ended && caller % 2 == 0).then_some(call)
+            }
+        });
+        unpolled.extend(join_all(callers).await.into_iter().flatten());
+    }
+    assert!(!unpolled.is_empty(), "somebody stopped halfway");
+    server.resume();
+    wait::until(LIMIT, "the store to be back", async || {
+        let patience = Duration::from_secs(2);
+        let granted = tokio::time::timeout(patience, store.acquire(ask("again", 60_000))).await;
+        let time = tokio::time::timeout(patience, store.now()).await;
+        matches!((granted, time), (Ok(Ok(_)), Ok(Ok(_))))
+    })
+    .await;
+    drop(unpolled);
+}

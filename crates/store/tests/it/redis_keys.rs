@@ -384,3 +384,60 @@ async fn l3_idle_tokens_are_folded_so_that_nothing_grows_and_documented_ones_sta
     let again = take(&store, ask("job:0", "ann")).await;
     assert!(again.token > last, "above every token that was folded");
 }
+
+/// What Redis has sent to all its clients so far.
+async fn sent_bytes(server: &Server) -> u64 {
+    let info = server.cli(&["INFO", "stats"]).await;
+    let line = info
+        .lines()
+        .find_map(|line| line.strip_prefix("total_net_output_bytes:"));
+    line.and_then(|bytes| bytes.trim().parse().ok())
+        .expect("Redis counts what it sends")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_history_of_one_key_is_read_without_that_of_the_others() {
+    let server = Server::start().await;
+    let store = open(&server).await;
+    let noise = async || {
+        for round in 0..30 {
+            let asked = (0..100).map(|n| store.acquire(ask(&format!("noise:{round}-{n}"), "bob")));
+            for answer in futures_util::future::join_all(asked).await {
+                answer.expect("answered");
+            }
+        }
+    };
+    noise().await;
+    let lease = take(&store, ask("job:a", "ann")).await;
+    noise().await;
+    assert!(
+        store
+            .release(LeaseRef::from(&lease))
+            .await
+            .expect("answered")
+    );
+    noise().await;
+    let before = sent_bytes(&server).await;
+    let events = store.events(EventQuery {
+        key: Some(key("job:a")),
+        limit: 10,
+        ..EventQuery::default()
+    });
+    let events = events.await.expect("answered").events;
+    let kinds: Vec<_> = events.iter().map(|event| event.kind).collect();
+    assert_eq!(kinds, [EventKind::LeaseAcquired, EventKind::LeaseReleased]);
+    let ended = store.lease_by_id(lease.id).await.expect("answered");
+    let ended = ended.expect("remembered");
+    assert_eq!(ended.status, lease::Status::Released);
+    let page = store.leases(LeaseQuery {
+        kind: Some("job".into()),
+        id: Some("a".into()),
+        status: Some(lease::Status::Released),
+        limit: 10,
+        ..LeaseQuery::default()
+    });
+    assert_eq!(page.await.expect("answered").items, [ended]);
+    let sent = sent_bytes(&server).await - before;
+    // The whole history is ten thousand times more than is asked for, and over a megabyte.
+    assert!(sent < 100_000, "{sent} bytes for two events");
+}

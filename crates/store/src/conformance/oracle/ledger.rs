@@ -69,6 +69,10 @@ impl Ledger {
 
     /// The same grant on both sides; a new one must have a larger token than its key ever had.
     fn token(&self, key: &Key, oracle: Token, store: Token) -> Result<(), Differs> {
+        if self.exact {
+            // Both start without a past, at the same moment (L3).
+            return same(&format!("token of {key}"), oracle, store);
+        }
         let known = (
             self.oracle.get(&(key.clone(), oracle)),
             self.store.get(&(key.clone(), store)),
@@ -200,6 +204,11 @@ impl Ledger {
         match (oracle, store) {
             (HandoffState::Open(a), HandoffState::Open(b)) => {
                 same("handoff", (&a.successor, a.stage), (&b.successor, b.stage))?;
+                same(
+                    "terms of a handoff",
+                    (a.drain_ms, a.confirm_ms),
+                    (b.drain_ms, b.confirm_ms),
+                )?;
                 if self.exact {
                     same("deadline of a handoff", a.until, b.until)?;
                 }
@@ -275,6 +284,15 @@ impl Ledger {
         };
         let (oracle, store) = (sorted(oracle), sorted(store));
         same("history", brief(&oracle), brief(&store))?;
+        if self.exact {
+            // Both count every change, kept renewals apart: no revision is left out.
+            let steps = |events: &[Event]| -> Vec<u64> {
+                let revisions = events.iter().map(|event| event.revision.get());
+                let pairs = revisions.clone().zip(revisions.skip(1));
+                pairs.map(|(before, after)| after - before).collect()
+            };
+            same("steps of the revision", steps(&oracle), steps(&store))?;
+        }
         each("events", &oracle, &store, |a, b| {
             same(
                 "detail",
@@ -288,6 +306,10 @@ impl Ledger {
                 (Some(mine), Some(theirs)) => {
                     same("holder of an event", &mine.holder, &theirs.holder)?;
                     same("labels of an event", &mine.labels, &theirs.labels)?;
+                    if self.exact {
+                        let until = (a.key.clone(), a.kind, mine.expires_at);
+                        same("expiry", until, (b.key.clone(), b.kind, theirs.expires_at))?;
+                    }
                     self.token(&a.key, mine.token, theirs.token)
                 }
                 (None, None) => Ok(()),

@@ -11,7 +11,7 @@ mod run;
 
 use leasehold_testkit::length;
 use proptest::{
-    strategy::{Strategy as _, ValueTree as _},
+    strategy::{Strategy as _, ValueTree},
     test_runner::{Config, RngAlgorithm, TestRng, TestRunner},
 };
 
@@ -26,21 +26,44 @@ const SEED: &str = "LEASEHOLD_ORACLE_SEED";
 /// How many times more sequences a soak plays.
 const SOAK: u64 = 20;
 
+/// How many sequences are played, and how many moves one has at most, where time stands still.
+const EXACT: (u64, usize) = (96, 60);
+/// The same where time runs by itself.
+const REAL: (u64, usize) = (4, 20);
+
+/// The sequence of a seed.
+fn sequence(seed: u64, longest: usize) -> impl ValueTree<Value = Vec<Move>> {
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
+    let mut runner = TestRunner::new_with_rng(Config::default(), rng);
+    moves::moves(longest)
+        .new_tree(&mut runner)
+        .expect("moves can always be made")
+}
+
+/// Plays the sequences that [`check`] plays, and says why the first one on which store and engine
+/// disagree does.
+pub async fn disagreement<H: Harness>(make: impl AsyncFn() -> H) -> Option<String> {
+    let (cases, longest) = EXACT;
+    for seed in 1..=cases {
+        let moves = sequence(seed, longest).current();
+        if let Err(reason) = play(&make().await, &moves).await {
+            return Some(format!("sequence {seed} {reason}"));
+        }
+    }
+    None
+}
+
 /// Plays random sequences on stores that `make` makes anew for each, and panics with the shortest
 /// sequence found on which store and engine disagree.
 pub async fn check<H: Harness>(make: impl AsyncFn() -> H) {
     let exact = make().await.pace().exact;
-    let (longest, cases, shrinks) = if exact { (60, 96, 400) } else { (20, 4, 10) };
+    let ((cases, longest), shrinks) = if exact { (EXACT, 400) } else { (REAL, 10) };
     let cases = length::pick_or(CASES, cases, SOAK * cases);
     let first = length::seed(SEED);
     for seed in first..first + cases {
-        let mut bytes = [0; 32];
-        bytes[..8].copy_from_slice(&seed.to_le_bytes());
-        let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
-        let mut runner = TestRunner::new_with_rng(Config::default(), rng);
-        let mut tree = moves::moves(longest)
-            .new_tree(&mut runner)
-            .expect("moves can always be made");
+        let mut tree = sequence(seed, longest);
         let Err(mut reason) = play(&make().await, &tree.current()).await else {
             continue;
         };
@@ -76,7 +99,7 @@ async fn play(harness: &dyn Harness, moves: &[Move]) -> Result<(), String> {
             .await
             .map_err(|reason| format!("at move {place}, {step:?}: {reason}"))?;
     }
-    run.finish()
+    run.finish().await
 }
 
 /// Makes one test that plays random sequences on the store and on the engine. The argument makes a

@@ -10,6 +10,9 @@ pub(super) const HOLDERS: u8 = 6;
 /// How many records there are.
 pub(super) const RECORDS: u8 = 3;
 
+/// Picks the newest lease, however many there are (five apart).
+const NEWEST: u8 = 167;
+
 /// Which length of time: see `Run::span`. 0 is short.
 pub(super) type Span = u8;
 
@@ -25,7 +28,7 @@ pub(super) enum Move {
         holder: u8,
         leases: Vec<(u8, Option<Span>, bool)>,
     },
-    /// Keep everything.
+    /// Keep everything that the holder of a lease has.
     RenewAll(u8),
     /// Give a lease back, as its holder or as another.
     Release { lease: u8, stranger: Option<u8> },
@@ -49,6 +52,8 @@ pub(super) enum Move {
     Confirm(u8),
     /// Call a handoff off.
     Cancel { key: u8, holder: u8 },
+    /// A whole handoff: offered, prepared and committed.
+    Succeed { lease: u8, successor: u8 },
     /// Change records.
     Commit {
         expect: Vec<(u8, Expectation)>,
@@ -58,6 +63,8 @@ pub(super) enum Move {
     },
     /// Let time pass.
     Pass(u8),
+    /// Let time pass without a tick.
+    Lapse(u8),
 }
 
 /// What a transaction expects of a record.
@@ -100,6 +107,14 @@ fn span() -> impl Strategy<Value = Span> {
     prop_oneof![1 => Just(0_u8), 3 => 1..3_u8]
 }
 
+/// A request that stores decide on their fast path: one key, and nothing special.
+fn plain() -> impl Strategy<Value = Ask> {
+    (0..KEYS, 0..HOLDERS, span(), any::<bool>()).prop_map(|(key, holder, ttl, tenant)| Ask {
+        tenant,
+        ..plain_ask(key, holder, ttl)
+    })
+}
+
 fn ask() -> impl Strategy<Value = Ask> {
     (
         (keys(), any::<bool>(), 0..HOLDERS, span()),
@@ -113,7 +128,7 @@ fn ask() -> impl Strategy<Value = Ask> {
     )
         .prop_map(
             |((keys, any, holder, ttl), (hold, on_death, wait, limit), (force, tenant))| Ask {
-                any: any && keys.len() > 1,
+                any,
                 keys,
                 holder,
                 ttl,
@@ -169,28 +184,150 @@ fn handoff() -> impl Strategy<Value = Move> {
         3 => any::<u8>().prop_map(Move::HandOver),
         2 => any::<u8>().prop_map(Move::Confirm),
         1 => (0..KEYS, 0..HOLDERS).prop_map(|(key, holder)| Move::Cancel { key, holder }),
+        4 => (any::<u8>(), 0..HOLDERS)
+            .prop_map(|(lease, successor)| Move::Succeed { lease, successor }),
     ]
 }
 
 fn step() -> impl Strategy<Value = Move> {
     let renewal = (any::<u8>(), option::weighted(0.2, span()), any::<bool>());
     prop_oneof![
-        10 => ask().prop_map(Move::Acquire),
+        7 => ask().prop_map(Move::Acquire),
+        5 => plain().prop_map(Move::Acquire),
         1 => any::<u8>().prop_map(Move::Abandon),
         3 => (0..HOLDERS, vec(renewal, 1..5))
             .prop_map(|(holder, leases)| Move::Renew { holder, leases }),
-        1 => (0..HOLDERS).prop_map(Move::RenewAll),
+        2 => any::<u8>().prop_map(Move::RenewAll),
         6 => (any::<u8>(), option::weighted(0.2, 0..HOLDERS))
             .prop_map(|(lease, stranger)| Move::Release { lease, stranger }),
         2 => any::<u8>().prop_map(Move::Revoke),
         1 => (0..3_u8, 0..HOLDERS).prop_map(|(how, holder)| Move::Depart { how, holder }),
         6 => handoff(),
         3 => commit(),
-        5 => (0..5_u8).prop_map(Move::Pass),
+        4 => (0..5_u8).prop_map(Move::Pass),
+        3 => (0..8_u8).prop_map(Move::Lapse),
     ]
 }
 
-/// A sequence of moves.
+/// A plain request.
+fn plain_ask(key: u8, holder: u8, ttl: Span) -> Ask {
+    Ask {
+        keys: vec![key],
+        any: false,
+        holder,
+        ttl,
+        hold: None,
+        on_death: false,
+        wait: None,
+        limit: None,
+        force: false,
+        tenant: false,
+    }
+}
+
+/// Nobody has anything.
+fn clear() -> Vec<Move> {
+    let depart = |holder| [1, 2].map(|how| Move::Depart { how, holder });
+    (0..3).flat_map(depart).collect()
+}
+
+/// One who waits and may have no more by now, another behind it, and the key comes free: the first is
+/// refused for good, and the second served.
+fn refused_waiter(first: u8) -> Vec<Move> {
+    let [owner, refused, served] = [0, 1, 2].map(|place| (first + place) % 3);
+    let wait = |holder, limit| Ask {
+        wait: Some(2),
+        limit,
+        ..plain_ask(0, holder, 2)
+    };
+    let mut moves = clear();
+    moves.extend([
+        Move::Acquire(plain_ask(1, refused, 2)),
+        Move::Acquire(plain_ask(0, owner, 2)),
+        Move::Acquire(wait(refused, Some(1))),
+        Move::Acquire(wait(served, None)),
+        Move::Depart {
+            how: 2,
+            holder: owner,
+        },
+    ]);
+    moves
+}
+
+/// A lease lapses while somebody waits for it, and before the tick a transaction asks for the key.
+fn overtaking(first: u8) -> Vec<Move> {
+    let [owner, waiter, late] = [0, 1, 2].map(|place| (first + place) % 3);
+    let wait = Ask {
+        wait: Some(2),
+        ..plain_ask(0, waiter, 2)
+    };
+    let mut moves = clear();
+    moves.extend([
+        Move::Acquire(plain_ask(0, owner, 0)),
+        Move::Acquire(wait),
+        Move::Lapse(1),
+        Move::Commit {
+            expect: Vec::new(),
+            writes: Vec::new(),
+            acquire: Some(plain_ask(0, late, 1)),
+            release: Vec::new(),
+        },
+    ]);
+    moves
+}
+
+/// A lease has lapsed and nobody has expired it yet: it counts for no limit.
+fn lapsed_beside_a_limit(holder: u8) -> Vec<Move> {
+    let mut moves = clear();
+    moves.extend([
+        Move::Acquire(plain_ask(1, holder, 0)),
+        Move::Lapse(1),
+        Move::Acquire(Ask {
+            limit: Some(1),
+            ..plain_ask(0, holder, 2)
+        }),
+    ]);
+    moves
+}
+
+/// A holder with two leases dies, and one of them asked to be released then.
+fn death(holder: u8) -> Vec<Move> {
+    let mut moves = clear();
+    moves.extend([
+        Move::Acquire(plain_ask(0, holder, 2)),
+        Move::Acquire(Ask {
+            on_death: true,
+            ..plain_ask(1, holder, 2)
+        }),
+        Move::Depart { how: 0, holder },
+    ]);
+    moves
+}
+
+/// A lease is renewed at the moment at which it lapses.
+fn late_renewal(holder: u8) -> Vec<Move> {
+    let mut moves = clear();
+    moves.extend([
+        Move::Acquire(plain_ask(0, holder, 0)),
+        Move::Lapse(1),
+        Move::RenewAll(NEWEST),
+    ]);
+    moves
+}
+
+/// A sequence of moves, with scenes among them that chance alone would seldom play.
 pub(super) fn moves(longest: usize) -> impl Strategy<Value = Vec<Move>> {
-    vec(step(), 1..=longest)
+    let part = prop_oneof![
+        100 => step().prop_map(|step| vec![step]),
+        1 => (0..3_u8).prop_map(refused_waiter),
+        1 => (0..3_u8).prop_map(overtaking),
+        1 => (0..3_u8).prop_map(lapsed_beside_a_limit),
+        1 => (0..3_u8).prop_map(death),
+        1 => (0..3_u8).prop_map(late_renewal),
+    ];
+    vec(part, 1..=longest).prop_map(move |parts| {
+        let mut moves = parts.concat();
+        moves.truncate(longest);
+        moves
+    })
 }

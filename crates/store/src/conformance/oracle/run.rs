@@ -4,8 +4,8 @@ use std::{collections::HashMap, time::Duration};
 
 use lease::{
     Acquire, Acquired, Departure, Engine, Event, EventKind, Expect, Grace, HandoffStep, Holder,
-    Key, Labels, Lease, LeaseQuery, LeaseRef, OnOutage, RecordQuery, Renew, Renewal, Renewals,
-    Revision, Revoke, Status, Transaction, Ttl, UnixMillis, Want, Write,
+    Key, Labels, Lease, LeaseId, LeaseQuery, LeaseRef, OnOutage, RecordQuery, Renew, Renewal,
+    Renewals, Revision, Revoke, Status, Transaction, Ttl, UnixMillis, Want, Write,
     engine::{Command, Effects, Options, Outcome, Ticket},
 };
 
@@ -17,6 +17,9 @@ use super::{
 
 /// How long the store may take to follow. Only ever waited for in full when it is wrong.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How much time passes in one move, where it stands still otherwise.
+const LENGTHS_MS: [u64; 5] = [1, 699, 700, 5_000, 12_345];
 
 /// What lies further ahead than this cannot happen by itself during a run in real time.
 const AHEAD_MS: u64 = 60_000;
@@ -37,6 +40,8 @@ pub(super) struct Run<'a> {
     waits: Vec<Wait>,
     /// The engine's history, without renewals.
     events: Vec<Event>,
+    /// The leases that ended, as they were then.
+    ended: HashMap<LeaseId, Lease>,
     /// Revisions that records had, on both sides.
     revisions: HashMap<Key, Vec<(Revision, Revision)>>,
     /// The engine's time where it is not the store's own.
@@ -55,6 +60,7 @@ impl<'a> Run<'a> {
             effects: Effects::default(),
             waits: Vec::new(),
             events: Vec::new(),
+            ended: HashMap::new(),
             revisions: HashMap::new(),
             now,
             writes: 0,
@@ -65,6 +71,8 @@ impl<'a> Run<'a> {
     pub async fn play(&mut self, step: &Move) -> Result<(), Differs> {
         match step {
             Move::Pass(length) => self.pass(usize::from(*length)).await?,
+            Move::Lapse(length) => self.lapse(usize::from(*length)).await?,
+            Move::Succeed { lease, successor } => self.succeed(*lease, *successor).await?,
             Move::Abandon(wait) => self.abandon(*wait).await?,
             _ => {
                 if let Some(command) = self.command(step) {
@@ -77,8 +85,12 @@ impl<'a> Run<'a> {
         self.compare_views().await
     }
 
-    /// Ends what still waits, so that no task outlives the run.
-    pub fn finish(mut self) -> Result<(), Differs> {
+    /// Compares what is left of every lease, and ends what still waits, so that no task outlives the
+    /// run.
+    pub async fn finish(mut self) -> Result<(), Differs> {
+        self.stage.pass(0).await;
+        self.tick().await?;
+        self.compare_ended().await?;
         for wait in std::mem::take(&mut self.waits) {
             if wait.task.is_finished() {
                 return Err(format!("{} was woken for no reason", wait.holder));
@@ -181,8 +193,8 @@ impl<'a> Run<'a> {
                 };
                 Some((renew(|pair| &pair.0), renew(|pair| &pair.1)))
             }
-            Move::RenewAll(holder) => both(Command::Renew(Renew {
-                holder: self.holder(*holder),
+            Move::RenewAll(lease) => both(Command::Renew(Renew {
+                holder: self.lease(*lease)?.0.holder,
                 leases: Renewals::All,
             })),
             Move::Release { lease, stranger } => {
@@ -225,7 +237,7 @@ impl<'a> Run<'a> {
                 acquire,
                 release,
             } => Some(self.transaction(expect, writes, acquire.as_ref(), release)),
-            Move::Abandon(_) | Move::Pass(_) => None,
+            Move::Abandon(_) | Move::Pass(_) | Move::Lapse(_) | Move::Succeed { .. } => None,
         }
     }
 
@@ -436,6 +448,13 @@ impl<'a> Run<'a> {
             return Err(format!("{} was woken for no reason", wait.holder));
         }
         let events = std::mem::take(&mut self.effects.events);
+        for (revision, terms) in std::mem::take(&mut self.effects.ended) {
+            let end = events
+                .iter()
+                .find(|event| event.revision == revision && event.kind.ends_lease());
+            let lease = end.and_then(|end| terms.ended_lease(end));
+            self.ended.extend(lease.map(|lease| (lease.id, lease)));
+        }
         self.events.extend(
             events
                 .into_iter()
@@ -445,9 +464,85 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
+    /// Every lease that was ever granted, by its id: live, or as it was at its end.
+    async fn compare_ended(&mut self) -> Result<(), Differs> {
+        let now = self.now().await;
+        for (mine, theirs) in self.ledger.leases.clone() {
+            let expected = self
+                .engine
+                .lease_by_id(now, mine.id)
+                .or_else(|| self.ended.get(&mine.id).cloned());
+            let found = self.stage.authority.lease_by_id(theirs.id).await;
+            match (expected, found.map_err(|error| error.to_string())?) {
+                (Some(expected), Some(found)) => self.ledger.lease(&expected, &found)?,
+                (None, None) => {}
+                (expected, found) => {
+                    return Err(format!(
+                        "by its id, the engine remembers {expected:?}, the store {found:?}"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A handoff from its offer to its commit.
+    async fn succeed(&mut self, lease: u8, successor: u8) -> Result<(), Differs> {
+        let Some((mine, theirs)) = self.lease(lease) else {
+            return Ok(());
+        };
+        let successor = self.holder(successor);
+        let (some_ms, key) = (self.span(1), mine.key.clone());
+        let offer = |lease: &Lease| HandoffStep::Offer {
+            lease: LeaseRef::from(lease),
+            successor: successor.clone(),
+            prepare_ms: some_ms,
+            drain_ms: some_ms,
+            confirm_ms: some_ms,
+        };
+        let prepare = HandoffStep::Prepare {
+            key,
+            successor: successor.clone(),
+        };
+        let commit = |lease: &Lease| HandoffStep::Commit {
+            lease: LeaseRef::from(lease),
+        };
+        for (mine, theirs) in [
+            (offer(&mine), offer(&theirs)),
+            (prepare.clone(), prepare),
+            (commit(&mine), commit(&theirs)),
+        ] {
+            self.decide(Command::Handoff(mine), Command::Handoff(theirs))
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// Time passes, and nothing that lapses is expired yet. A wait whose end comes meanwhile looks for
+    /// itself, so then time passes as usual.
+    async fn lapse(&mut self, length: usize) -> Result<(), Differs> {
+        let now = self.now().await;
+        // Most is decided around the moment at which something is due.
+        let due = self.engine.next_tick().map_or(0, |at| at.since(now));
+        let millis = match length {
+            0 => due.saturating_sub(1),
+            1 | 2 => due,
+            3 => due + 1,
+            _ => LENGTHS_MS[length % LENGTHS_MS.len()],
+        };
+        let after = now.plus(millis);
+        if !self.stage.pace().exact || self.engine.next_deadline().is_some_and(|at| at <= after) {
+            return self.pass(length).await;
+        }
+        if !self.stage.pass_without_tick(millis).await {
+            return self.pass(length).await;
+        }
+        self.follow().await
+    }
+
     async fn pass(&mut self, length: usize) -> Result<(), Differs> {
         let millis = if self.stage.pace().exact {
-            [1, 699, 700, 5_000, 12_345][length % 5]
+            LENGTHS_MS[length % LENGTHS_MS.len()]
         } else {
             10
         };
@@ -544,18 +639,19 @@ impl<'a> Run<'a> {
         };
         let mine = self.engine.leases(now, &query).items;
         let theirs = self.stage.authority.leases(query).await.map_err(failed)?;
+        let exact = self.stage.pace().exact;
         let split = |leases: Vec<Lease>| -> (Vec<Lease>, Vec<Lease>) {
             let (mut pending, active): (Vec<_>, Vec<_>) = leases
                 .into_iter()
                 .partition(|lease| lease.status == Status::Pending);
             // One holder may wait twice for one key, and stores list those in any order.
-            pending.sort_by(|a, b| (&a.key, &a.holder, a.ttl).cmp(&(&b.key, &b.holder, b.ttl)));
+            pending.sort_by_cached_key(|wait| format!("{:?}", as_wait(wait, exact)));
             (pending, active)
         };
         let ((waiting, mine), (theirs_waiting, theirs)) = (split(mine), split(theirs.items));
         self.ledger.leases(&mine, &theirs)?;
         each("pending", &waiting, &theirs_waiting, |a, b| {
-            if (&a.key, &a.holder, a.ttl) == (&b.key, &b.holder, b.ttl) {
+            if as_wait(a, exact) == as_wait(b, exact) {
                 Ok(())
             } else {
                 Err(format!("the engine has {a:?} waiting, the store {b:?}"))
@@ -579,4 +675,16 @@ impl<'a> Run<'a> {
         let theirs = self.stage.authority.records(query).await.map_err(failed)?;
         each("records", &mine, &theirs.items, Ledger::record)
     }
+}
+
+/// What must be the same about a wait.
+fn as_wait(lease: &Lease, exact: bool) -> impl PartialEq + std::fmt::Debug {
+    (
+        lease.key.clone(),
+        lease.holder.clone(),
+        lease.ttl,
+        lease.release_on_death,
+        lease.labels.clone(),
+        exact.then_some((lease.acquired_at, lease.expires_at)),
+    )
 }

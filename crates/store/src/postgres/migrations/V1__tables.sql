@@ -198,3 +198,17 @@ CREATE TABLE outbox (
     body jsonb,
     publisher text GENERATED ALWAYS AS (substr(key, 8)) STORED
 ) INHERITS (records);
+
+-- The chain of digests over the history, so that tampering shows. Written by the replica that has the
+-- duty, soon after the events and outside the statement that decides.
+CREATE TABLE lease_seals (
+    -- The seal covers the events `first` to `last`.
+    last bigint PRIMARY KEY,
+    first bigint NOT NULL,
+    -- The digest of the seal before. No two seals continue the same one: the chain cannot fork, even
+    -- when two replicas believe to have the duty.
+    previous bytea NOT NULL UNIQUE,
+    digest bytea NOT NULL,
+    -- A mark per event: 8 bytes for its key, 32 for the whole.
+    marks bytea NOT NULL
+);

@@ -27,8 +27,7 @@ for _, write in ipairs(writes) do
     revision = revision + 1
     changed = true
     local event = write.put == '1' and 'record_put' or 'record_removed'
-    call('XADD', EVENTS, 'MAXLEN', '~', HISTORY, format('%.0f-0', revision), 'event', event,
-      'at', now, 'key', key, 'detail', write.note)
+    append(key, 'event', event, 'at', now, 'key', key, 'detail', write.note)
     tell(event, {key = key}, write.note)
     if kind == 'target' then
       if write.put == '1' then

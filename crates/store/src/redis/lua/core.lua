@@ -125,7 +125,7 @@ end
 local function next_token(slot)
   local after = math.max(last_token(slot), least) + 1
   if after < now then after = now end
-  if after <= 9007199254740991 then return after end
+  if after <= MAX_TOKEN then return after end
 end
 
 -- The facts of a slot as they are kept: see `keys.rs`.
@@ -236,25 +236,32 @@ local function tell(event, slot, detail)
   end
 end
 
+-- Appends an entry about a key to the history. It names the one before it of the same key, so that the
+-- history of one key can be read without that of the others.
+local function append(key, ...)
+  local fields = {...}
+  fields[#fields + 1] = 'before'
+  fields[#fields + 1] = call('ZSCORE', LAST, key) or ''
+  call('XADD', EVENTS, 'MAXLEN', '~', HISTORY, format('%.0f-0', revision), unpack(fields))
+  call('ZADD', LAST, text(revision), key)
+end
+
 -- Appends an event about the lease in `slot` (L19). All have the same fields, so that the stream
 -- stores their names once per node.
-local function emit(event, slot, detail)
+local function emit(event, slot, detail, terms)
   revision = revision + 1
   changed = true
-  local terms = ''
-  if event == 'lease_acquired' then
-    terms = slot.ttl .. ' ' .. slot.policy .. ' ' .. slot.grace .. ' ' .. slot.death
-  end
-  call('XADD', EVENTS, 'MAXLEN', '~', HISTORY, format('%.0f-0', revision), 'event', event, 'at',
-    now, 'key', slot.key, 'lease', slot.id, 'holder', slot.name, 'incarnation', slot.incarnation,
+  append(slot.key, 'event', event, 'at', now, 'key', slot.key, 'lease', slot.id, 'holder', slot.name, 'incarnation', slot.incarnation,
     'token', slot.token, 'expires', slot.expires, 'labels', slot.labels, 'detail', detail or '',
-    'terms', terms)
+    'terms', terms or '')
   tell(event, slot, detail)
 end
 
 -- Ends the lease in `slot`. The token stays behind.
 local function finish(slot, loss, event, detail, why)
-  emit(event, slot, detail)
+  -- What the event does not carry, so that the lease can be shown as it was.
+  emit(event, slot, detail, table.concat({slot.ttl, slot.policy, slot.grace, slot.death,
+    slot.acquired, slot.renewed, slot.stats}, ' '))
   slot.dropped = not slot.foreign
   slot.live, slot.tampered, slot.ended, slot.why, slot.over = false, false, loss, why, true
   touch(slot)

@@ -225,7 +225,11 @@ local function give_up(name, waiter)
   leave(name, waiter)
   for _, key in ipairs(waiter.request.keys) do
     local slot = load(key)
-    if footing(waiter.request, slot) == 'held' then return refuse_held(slot) end
+    local stands = footing(waiter.request, slot)
+    -- A slot of a pool is not free for the one that has it (L5).
+    if stands == 'held' or (stands == 'own' and waiter.request.any == '1') then
+      return refuse_held(slot)
+    end
   end
   return {'R', waiter.request.keys[1], 'queue'}
 end

@@ -63,6 +63,8 @@ elseif step == 'commit' then
   end
   local open = open_handoff(slot)
   if not open or open.stage ~= 'prepared' then return done({'V'}) end
+  -- Nothing could fence the successor: the holder keeps the key.
+  if not next_token(slot) then return done({'V'}) end
   local successor = open.successor
   open.stage, open['until'], open.from = 'committed', now + open.confirm_ms, slot.token
   finish(slot, 'released', 'lease_released',

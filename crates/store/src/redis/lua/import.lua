@@ -86,16 +86,21 @@ if what == 'records' then
   return 1
 end
 
+local function append(id, key, ...)
+  call('XADD', EVENTS, id .. '-0', 'key', key, 'before', call('ZSCORE', LAST, key) or '', ...)
+  call('ZADD', LAST, id, key)
+end
+
 local function event()
-  local id, kind, at, key, about = arg() .. '-0', arg(), arg(), arg(), arg()
+  local id, kind, at, key, about = arg(), arg(), arg(), arg(), arg()
   if about == '1' then
     local lease, holder, incarnation, token = arg(), arg(), arg(), arg()
-    local expires, labels, detail, terms = arg(), arg(), arg(), arg()
-    call('XADD', EVENTS, id, 'event', kind, 'at', at, 'key', key, 'lease', lease, 'holder', holder,
+    local expires, labels, detail = arg(), arg(), arg()
+    append(id, key, 'event', kind, 'at', at, 'lease', lease, 'holder', holder,
       'incarnation', incarnation, 'token', token, 'expires', expires, 'labels', labels,
-      'detail', detail, 'terms', terms)
+      'detail', detail, 'terms', '')
   else
-    call('XADD', EVENTS, id, 'event', kind, 'at', at, 'key', key, 'detail', arg())
+    append(id, key, 'event', kind, 'at', at, 'detail', arg())
   end
 end
 

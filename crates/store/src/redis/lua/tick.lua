@@ -53,6 +53,11 @@ if waiting > 0 then
   end
 end
 call('ZREMRANGEBYSCORE', ALIVE, '-inf', now - 3600000)
+-- Keys whose events are all forgotten.
+local first = call('XRANGE', EVENTS, '-', '+', 'COUNT', 1)[1]
+if first then
+  call('ZREMRANGEBYSCORE', LAST, '-inf', '(' .. sub(first[1], 1, find(first[1], '-', 1, true) - 1))
+end
 
 -- Keys that nobody used for long: their tokens are folded into one number (L3). Those of polling
 -- targets are documented for others to read, and stay.

@@ -34,8 +34,11 @@ do
     asked[n * 3 - 1], asked[n * 3] = names(key)
     from = from + size
   end
-  local values, empty = {}, {}
-  if #keys > 0 then values = call('MGET', unpack(asked)) end
+  local values, empty, newest = {}, {}, {}
+  if #keys > 0 then
+    values = call('MGET', unpack(asked))
+    newest = call('ZMSCORE', LAST, unpack(keys))
+  end
   for n = 2, #asked, 3 do
     if not values[n] then empty[#empty + 1] = asked[n] end
   end
@@ -43,33 +46,37 @@ do
   local strange = #empty > 0 and call('EXISTS', unpack(empty)) > 0
 
   local kept, gone, timers, listed, unlisted, idle, news = {}, {}, {}, {}, {}, {}, {}
-  local joined, parted, watched = {}, {}, nil
-  local function emit(event, key, id, name, incarnation, token, expires, labels, terms)
+  local joined, parted, watched, last = {}, {}, nil, {}
+  local function emit(n, event, key, id, name, incarnation, token, expires, labels, terms)
     revision = revision + 1
     local number = format('%.0f', revision)
     call('XADD', EVENTS, 'MAXLEN', '~', HISTORY, number .. '-0', 'event', event, 'at', at, 'key', key,
       'lease', id, 'holder', name, 'incarnation', incarnation, 'token', token, 'expires', expires,
-      'labels', labels, 'detail', '', 'terms', terms)
+      'labels', labels, 'detail', '', 'terms', terms, 'before', newest[n] or '')
+    last[#last + 1] = number
+    last[#last + 1] = key
     if watched == nil then watched = call('PUBSUB', 'NUMSUB', NEWS)[2] > 0 end
     if watched then
       news[#news + 1] = {number, at, event, key, id, name, incarnation, token, expires, labels, ''}
     end
   end
 
-  -- How a live lease goes on behind its owner: expiry, renewal, ttl, policy, grace, handoff, id,
-  -- death, grant, labels.
-  local REST = '^(%d+)\31%d+\31%d+\31(%d)\31(%d+)\31[^\31]*\31([^\31]*)\31%d\31%d+\31([^\31]*)\31()'
+  -- How a live lease goes on behind its owner: expiry, renewal, ttl, policy, grace, handoff (not
+  -- captured), id, death, grant, labels.
+  local REST = '^(%d+)\31(%d+)\31(%d+)\31(%d)\31(%d+)\31[^\31]*\31([^\31]*)\31(%d)\31(%d+)\31([^\31]*)\31()'
 
   local function release(key, n)
     local p = starts[n]
     local token, name, incarnation = ARGV[p + 2], ARGV[p + 3], ARGV[p + 4]
     local packed, owner = values[n * 3 - 2], '\31' .. token .. '\31' .. name .. '\31' .. incarnation .. '\31'
     if not packed or sub(packed, 1, #owner) ~= owner then return end
-    local expires, policy, grace, id, labels, rest = match(packed, REST, #owner + 1)
+    local expires, renewed, ttl, policy, grace, id, death, acquired, labels, rest =
+      match(packed, REST, #owner + 1)
     local lapses = policy == '1' and expires + grace or tonumber(expires)
     if now >= lapses or values[n * 3 - 1] ~= (sub(key, 1, 5) == 'node:' and '1' or name) then return end
     if waiting and call('EXISTS', QUEUE .. key) == 1 then return end
-    emit('lease_released', key, id, name, incarnation, token, expires, labels, '')
+    emit(n, 'lease_released', key, id, name, incarnation, token, expires, labels,
+      table.concat({ttl, policy, grace, death, acquired, renewed, sub(packed, rest)}, ' '))
     kept[#kept + 1] = asked[n * 3 - 2]
     kept[#kept + 1] = 'released' .. sub(packed, 1, rest - 1)
     gone[#gone + 1] = asked[n * 3 - 1]
@@ -90,7 +97,7 @@ do
     if packed and sub(packed, 1, 1) == '\31' then
       -- Live: held, or it is not as usual.
       local token, holder, process, rest = match(packed, '^\31(%d+)\31([^\31]*)\31([^\31]*)\31()')
-      local expires, withheld, its_grace, _, its_labels = match(packed, REST, rest)
+      local expires, _, _, withheld, its_grace, _, _, _, its_labels = match(packed, REST, rest)
       local left = expires - now
       if withheld == '1' then left = left + its_grace end
       if left <= 0 or ARGV[p + 11] ~= '0' or (holder == name and process == incarnation)
@@ -107,14 +114,13 @@ do
     if least > last then last = least end
     last = last + 1
     if last < now then last = now end
-    if last > 9007199254740991 then return end
+    if last > MAX_TOKEN then return end
     local token, expires = format('%.0f', last), format('%.0f', now + ttl)
     local lapses = policy == '1' and format('%.0f', expires + grace) or expires
     local granted = revision + 1
     local id = format('%08x-%04x-8000-80%02x-%012x', floor(now / 65536), now % 65536,
       floor(granted / 281474976710656), granted % 281474976710656)
-    emit('lease_acquired', key, id, name, incarnation, token, expires, labels,
-      ttl .. ' ' .. policy .. ' ' .. grace .. ' ' .. death)
+    emit(n, 'lease_acquired', key, id, name, incarnation, token, expires, labels, '')
     call('SET', asked[n * 3 - 1], sub(key, 1, 5) == 'node:' and '1' or name, 'PXAT', lapses)
     packed = '\31' .. token .. '\31' .. name .. '\31' .. incarnation .. '\31' .. expires .. '\0310\31'
       .. ttl .. '\31' .. policy .. '\31' .. grace .. '\31\31' .. id .. '\31' .. death .. '\31' .. at
@@ -143,6 +149,7 @@ do
   if #kept > 0 then
     call('MSET', unpack(kept))
     call('HSET', META, 'revision', format('%.0f', revision), 'now', at)
+    call('ZADD', LAST, unpack(last))
   end
   if #gone > 0 then
     call('DEL', unpack(gone))

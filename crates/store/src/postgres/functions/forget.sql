@@ -1,21 +1,7 @@
--- The chain of digests over the history, so that tampering shows. Written by the replica that has the
--- duty, soon after the events and outside the statement that decides.
-CREATE TABLE lease_seals (
-    -- The seal covers the events `first` to `last`.
-    last bigint PRIMARY KEY,
-    first bigint NOT NULL,
-    -- The digest of the seal before. No two seals continue the same one: the chain cannot fork, even
-    -- when two replicas believe to have the duty.
-    previous bytea NOT NULL UNIQUE,
-    digest bytea NOT NULL,
-    -- A mark per event: 8 bytes for its key, 32 for the whole.
-    marks bytea NOT NULL
-);
-
--- Forgets what is too old, a part at a time, as before; but only what was forgotten here counts as
--- forgotten (`oldest`): an event that somebody else deleted is missing. Tokens of keys that nobody used
+-- Forgets what is too old, a part at a time. `from` is where the last part of the fences ended; the
+-- answer says where this one did. Only what was forgotten here counts as forgotten (`oldest`): an event that somebody else deleted is missing. Tokens of keys that nobody used
 -- for long, or that are too many (`idle_until`, if given), go into the floor (L3).
-CREATE OR REPLACE FUNCTION lh_forget(r jsonb, n bigint) RETURNS text LANGUAGE plpgsql AS $$
+CREATE FUNCTION lh_forget(r jsonb, n bigint) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     most integer := (r ->> 'most')::integer;
     newest bigint := current_setting('leasehold.revision')::bigint;

@@ -1,6 +1,6 @@
--- What happens to one lease: it is found, granted, kept and ended. These functions run inside the
--- entry function, under the lock of the clock's row. `n` is the authority's time in milliseconds.
--- Counters of the running statement are settings of its transaction (`leasehold.*`).
+-- What happens to one lease: it is found, granted, kept and ended. Functions run inside the entry
+-- function, under the lock of the clock's row. `n` is the authority's time in milliseconds. Counters of
+-- the running statement are settings of its transaction (`leasehold.*`).
 
 CREATE FUNCTION lh_next_revision() RETURNS bigint LANGUAGE plpgsql AS $$
 BEGIN
@@ -108,7 +108,7 @@ CREATE FUNCTION lh_token_after(last bigint, n bigint) RETURNS bigint LANGUAGE pl
 DECLARE next_token bigint :=
     greatest(greatest(last, current_setting('leasehold.floor')::bigint) + 1, n);
 BEGIN
-    RETURN CASE WHEN next_token <= 9007199254740991 THEN next_token END;
+    RETURN CASE WHEN next_token <= {MAX_TOKEN} THEN next_token END;
 END $$;
 
 -- Sets expiry to now + ttl, never backwards (L8). Confirms a handoff that moved the key here (L18).

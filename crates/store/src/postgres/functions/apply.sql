@@ -1,9 +1,43 @@
--- The usual commands of a batch, all of them together: an acquire of one key that is free, and a
+-- The one entry: a batch of commands is decided in one statement, which commits by itself. Nobody
+-- holds a lock across a round trip, so a replica that is paused in between stops nobody else.
+--
+-- The common commands of a batch are decided together: an acquire of one key that is free, and a
 -- release of a live lease that nobody waits for. One statement for all acquires and one for all
--- releases, whatever their number; everything else is decided one by one, as before.
+-- releases, whatever their number; everything else is decided one by one.
 
--- Decides a batch, as the function of the same name with fewer parameters does. `acquires` and
--- `releases` are the places of commands that look usual, each about one key and no two about the same:
+CREATE FUNCTION lh_command(c jsonb, n bigint) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+    IF c ? 'acquire' THEN
+        RETURN lh_acquire(c -> 'acquire', n);
+    ELSIF c ? 'release' THEN
+        RETURN lh_release(c -> 'release', n);
+    ELSIF c ? 'renew' THEN
+        RETURN lh_renew(c -> 'renew', n);
+    ELSIF c ? 'commit' THEN
+        RETURN lh_commit(c -> 'commit', n);
+    ELSIF c ? 'handoff' THEN
+        RETURN lh_handoff(c -> 'handoff', n);
+    ELSIF c ? 'revoke' THEN
+        RETURN lh_revoke(c -> 'revoke', n);
+    ELSIF c ? 'depart' THEN
+        RETURN lh_depart(c -> 'depart', n);
+    ELSIF c ? 'abandon' THEN
+        RETURN lh_abandon((c ->> 'abandon')::bigint, n);
+    ELSIF c ? 'wake' THEN
+        PERFORM lh_wake(current_setting('leasehold.replica'), n);
+        RETURN 'null';
+    ELSIF c ? 'tick' THEN
+        RETURN lh_tick((c ->> 'tick')::integer, n);
+    ELSIF c ? 'forget' THEN
+        RETURN lh_forget(c -> 'forget', n);
+    END IF;
+    RAISE EXCEPTION 'no such command: %', c;
+END $$;
+
+-- Decides a batch. Rows: first the clock (item -1: time and revision), then the outcomes in the order
+-- of the commands, then (item -2) the answers for waits of this replica, which are gone with this.
+--
+-- `acquires` and `releases` are the places of commands that look usual, each about one key and no two about the same:
 -- they were sent by different callers at the same time, so their order is ours to choose. A usual
 -- grant is answered with its token and revision alone: the asker knows the rest.
 CREATE FUNCTION lh_apply(me text, waiting boolean, watching boolean, renewals text, commands jsonb,
@@ -41,8 +75,8 @@ BEGIN
                 c.revision + row_number() OVER () AS rev
             FROM asked
             WHERE (SELECT lease_id FROM leases WHERE key = k AND status = 'active') IS NULL
-                AND coalesce((SELECT token FROM lease_fences WHERE key = k), 0) < 9007199254740991
-                AND c.floor < 9007199254740991
+                AND coalesce((SELECT token FROM lease_fences WHERE key = k), 0) < {MAX_TOKEN}
+                AND c.floor < {MAX_TOKEN}
         ), granted AS (
             INSERT INTO leases (lease_id, key, runner_id, incarnation, token, ttl_ms, on_outage,
                 withheld_ms, release_on_death, acquired_ms, expires_ms, status, labels, timer_ms)
@@ -153,42 +187,4 @@ BEGIN
             RETURN NEXT;
         END LOOP;
     END IF;
-END $$;
-
--- Forgets what is too old, a part at a time. Tokens of keys that nobody used for long, or that are
--- too many (`idle_until`), go into the floor (L3). `from` is where the last part of the fences ended; the answer says where this one did.
-CREATE OR REPLACE FUNCTION lh_forget(r jsonb, n bigint) RETURNS text LANGUAGE plpgsql AS $$
-DECLARE
-    most integer := (r ->> 'most')::integer;
-    newest bigint := current_setting('leasehold.revision')::bigint;
-    events bigint;
-    ended bigint;
-    last_fence text;
-    top bigint;
-    first_kept lease_events;
-BEGIN
-    DELETE FROM lease_events
-    WHERE revision IN (SELECT revision FROM lease_events ORDER BY revision LIMIT most)
-        AND (at_ms < n - (r ->> 'history_ms')::bigint
-            OR revision <= newest - (r ->> 'history_events')::bigint);
-    GET DIAGNOSTICS events = ROW_COUNT;
-    SELECT * INTO first_kept FROM lease_events ORDER BY revision LIMIT 1;
-    PERFORM set_config('leasehold.oldest', coalesce(first_kept.revision, newest + 1)::text, true);
-    DELETE FROM leases WHERE lease_id IN (SELECT lease_id FROM leases
-        WHERE status <> 'active' AND ended_ms < coalesce(first_kept.at_ms, n)
-        ORDER BY ended_ms LIMIT most);
-    GET DIAGNOSTICS ended = ROW_COUNT;
-    WITH part AS (
-        SELECT key FROM lease_fences WHERE key > r ->> 'from' ORDER BY key LIMIT most
-    ), gone AS (
-        DELETE FROM lease_fences WHERE key IN (SELECT key FROM part)
-            AND (ended_ms < n - (r ->> 'idle_ms')::bigint OR ended_ms <= (r ->> 'idle_until')::bigint)
-        RETURNING token
-    )
-    SELECT (SELECT max(key) FROM part), (SELECT max(token) FROM gone) INTO last_fence, top;
-    PERFORM set_config('leasehold.floor',
-        greatest(top, current_setting('leasehold.floor')::bigint)::text, true);
-    DELETE FROM lease_replicas WHERE seen_ms < n - 3600000
-        AND replica NOT IN (SELECT replica FROM lease_waiters);
-    RETURN json_build_object('events', events, 'leases', ended, 'from', coalesce(last_fence, ''));
 END $$;
