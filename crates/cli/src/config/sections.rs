@@ -3,14 +3,12 @@
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf};
 
 use ipnet::IpNet;
+use leasehold_api::redact;
 use leasehold_server::auth::{Scope, TokenSpec};
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::{Limits, Period, Sessions};
-
-/// Shown instead of a secret.
-const REDACTED: &str = "(hidden)";
 
 /// The whole configuration.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -133,6 +131,7 @@ impl From<TokenEntry> for TokenSpec {
 #[serde(deny_unknown_fields, default)]
 pub struct Client {
     /// The server's address; by default the local one.
+    #[serde(serialize_with = "without_password")]
     pub url: Option<String>,
     /// The credential.
     #[serde(serialize_with = "hidden_option")]
@@ -212,7 +211,7 @@ pub enum LogFormat {
 }
 
 fn hidden<S: Serializer>(_: &SecretString, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(REDACTED)
+    serializer.serialize_str(redact::HIDDEN)
 }
 
 #[expect(clippy::ref_option, reason = "serde hands out references")]
@@ -221,45 +220,21 @@ fn hidden_option<S: Serializer>(
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
     match secret {
-        Some(secret) if !secret.expose_secret().is_empty() => serializer.serialize_some(REDACTED),
+        Some(secret) if !secret.expose_secret().is_empty() => {
+            serializer.serialize_some(redact::HIDDEN)
+        }
         Some(_) | None => serializer.serialize_none(),
     }
 }
 
 #[expect(clippy::ref_option, reason = "serde hands out references")]
-fn without_password<S: Serializer>(
+pub(super) fn without_password<S: Serializer>(
     store: &Option<String>,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
     match store {
-        Some(store) => serializer.serialize_some(&redact_url(store)),
+        Some(store) => serializer.serialize_some(&redact::url(store)),
         None => serializer.serialize_none(),
-    }
-}
-
-/// An address without the password that may be in it.
-pub fn redact_url(url: &str) -> String {
-    let Some((scheme, rest)) = url.split_once("://") else {
-        return url.to_owned();
-    };
-    let authority_end = rest.find(['/', '?']).unwrap_or(rest.len());
-    let (authority, path) = rest.split_at(authority_end);
-    // `password=` may also be a parameter.
-    let path = match path.split_once("password=") {
-        Some((before, after)) => {
-            let end = after.find('&').unwrap_or(after.len());
-            format!("{before}password={REDACTED}{}", &after[end..])
-        }
-        None => path.to_owned(),
-    };
-    match authority.rsplit_once('@') {
-        Some((user, host)) => {
-            let name = user.split_once(':').map_or(user, |(name, _)| name);
-            let colon = if user.contains(':') { ":" } else { "" };
-            let hidden = if colon.is_empty() { "" } else { REDACTED };
-            format!("{scheme}://{name}{colon}{hidden}@{host}{path}")
-        }
-        None => format!("{scheme}://{authority}{path}"),
     }
 }
 
@@ -270,13 +245,11 @@ mod tests {
     #[test]
     fn secrets_are_not_shown() {
         let config: Config = serde_saphyr::from_str(
-            "server:\n  store: postgres://joe:hush@db/x?password=hush&a=b\n  tokens: [{token: hush, scopes: ['leases:read']}]\nclient: {token: hush}\n",
+            "server:\n  store: postgres://joe:hush@db/x?password=hush&a=b\n  tokens: [{token: hush, scopes: ['leases:read']}]\nclient: {token: hush, url: 'http://a:hush@b'}\nsessions: {source_template: 'http://box/{service_ref}?password=hush'}\npoll: {url: 'http://u:hush@x/{id}?token=hush', sinks: [{http: {url: 'http://y/?api_key=hush'}}]}\n",
         )
         .unwrap();
         let shown = serde_saphyr::to_string(&config).unwrap();
         assert!(!shown.contains("hush"), "{shown}");
-        assert_eq!(redact_url("redis://host:1/0"), "redis://host:1/0");
-        assert_eq!(redact_url("redis://:pw@host"), "redis://:(hidden)@host");
         assert!(!format!("{config:?}").contains("[{token: hush"));
     }
 }

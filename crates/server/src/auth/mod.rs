@@ -40,6 +40,11 @@ impl Caller {
         self.scopes.iter().any(|scope| scope.covers(area, level))
     }
 
+    /// Whether this is one of the server's own agents: `leases:admin` without a tenant.
+    pub fn is_agent(&self) -> bool {
+        self.tenant.is_none() && self.may(Area::Leases, Level::Admin)
+    }
+
     /// Fails unless the scope reaches this far.
     pub fn needs(&self, area: Area, level: Level) -> Result<(), Reject> {
         if self.may(area, level) {

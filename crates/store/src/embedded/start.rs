@@ -12,10 +12,10 @@ use lease::{
     Clock, Event, Revision, Token,
     engine::{Effects, Engine, Resume},
 };
-use tokio::sync::{broadcast, mpsc};
+use tokio::sync::{Semaphore, broadcast, mpsc};
 
 use super::{
-    Embedded, OnDamage, OpenError, Options, Shared,
+    Embedded, OnDamage, OpenError, Options, PAGES, SNAPSHOTS, Shared,
     guard::{self, Guard, Mark},
     job::{GoneList, Job},
     journal::{Failure, Journal},
@@ -199,6 +199,8 @@ fn run(
         closed: Arc::new(AtomicBool::new(false)),
         durable: folder.is_some(),
         renewals: options.engine.renewals,
+        pages: Semaphore::new(PAGES),
+        snapshots: Semaphore::new(SNAPSHOTS),
     });
     let (gone, readers, closed) = (
         shared.gone.clone(),

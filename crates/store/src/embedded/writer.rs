@@ -13,7 +13,7 @@ use lease::{
 use tokio::sync::{broadcast, mpsc, oneshot};
 
 use super::{
-    job::{Call, Glimpse, Gone, GoneList, Job, Reply, Subscription},
+    job::{Call, Glimpse, Gone, GoneList, Job, Reply, Settled, Subscription},
     journal::{Failure, Journal},
     outage::Outage,
     start::Folder,
@@ -40,10 +40,8 @@ enum Held {
         returns: bool,
     },
     Glimpse(Glimpse),
-    Watch {
-        snapshot: bool,
-        reply: Reply<Subscription>,
-    },
+    Settled(Settled),
+    Watch(Reply<Subscription>),
 }
 
 /// A wait in the engine and the caller behind it.
@@ -219,7 +217,8 @@ impl Writer {
                     let _ = reply.send(answer);
                 }
                 Held::Glimpse(glimpse) => glimpse(Some(&unavailable)),
-                Held::Watch { reply, .. } => {
+                Held::Settled(settled) => settled(Err(&unavailable)),
+                Held::Watch(reply) => {
                     let _ = reply.send(Err(unavailable.clone()));
                 }
             }
@@ -250,10 +249,13 @@ impl Writer {
                     let failed = outage.blind.then_some(error);
                     look(&self.engine, since)(failed.as_ref());
                 }
-                Job::Watch { reply, .. } if outage.blind => {
+                Job::Settled(settled) if outage.blind => settled(Err(&error)),
+                Job::Watch(reply) if outage.blind => {
                     let _ = reply.send(Err(error));
                 }
-                job @ (Job::Watch { .. } | Job::Poke | Job::Close(_)) => self.take(since, job),
+                job @ (Job::Settled(_) | Job::Watch(_) | Job::Poke | Job::Close(_)) => {
+                    self.take(since, job);
+                }
             }
         }
         let since = self.outage.as_ref().map(|outage| outage.since);
@@ -323,7 +325,8 @@ impl Writer {
                 }
             }
             Job::Look(look) => self.held.push(Held::Glimpse(look(&self.engine, now))),
-            Job::Watch { snapshot, reply } => self.held.push(Held::Watch { snapshot, reply }),
+            Job::Settled(settled) => self.held.push(Held::Settled(settled)),
+            Job::Watch(reply) => self.held.push(Held::Watch(reply)),
             Job::Poke => {}
             Job::Close(reply) => self.closing = Some(reply),
         }
@@ -404,11 +407,11 @@ impl Writer {
                     }
                 }
                 Held::Glimpse(glimpse) => glimpse(None),
-                Held::Watch { snapshot, reply } => {
+                Held::Settled(settled) => settled(Ok((&self.engine, now))),
+                Held::Watch(reply) => {
                     let _ = reply.send(Ok(Subscription {
                         revision: self.engine.revision(),
                         events: self.live.subscribe(),
-                        snapshot: snapshot.then(|| Box::new(self.engine.snapshot(now))),
                     }));
                 }
             }

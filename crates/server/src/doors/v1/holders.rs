@@ -1,12 +1,13 @@
 //! Presence: which holders are there. A lease of the kind `node` underneath.
 
-use ::lease::{Acquired, Departure, Key, LeaseQuery, Status};
+use ::lease::{Acquired, Departure, Key, LeaseQuery, Status, polling::WEIGHT};
 use axum::{
     extract::{Extension, Path, State, WebSocketUpgrade},
     response::Response,
 };
 use leasehold_api::{
-    HolderList, HolderPresence, HolderRemoved, NODE, PresenceRequest, paths, stream::SUBPROTOCOL,
+    Code, HolderList, HolderPresence, HolderRemoved, NODE, PresenceRequest, paths,
+    stream::SUBPROTOCOL,
 };
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -39,6 +40,14 @@ async fn present(
     JsonBody(request): JsonBody<PresenceRequest>,
 ) -> Result<Json<HolderPresence>, Reject> {
     let acquire = request.check(&name).map_err(Reject::invalid)?;
+    if acquire.labels.get(WEIGHT).is_some() && !caller.is_agent() {
+        // Targets would be assigned to it.
+        return Err(Reject::new(
+            Code::AuthorizationFailed,
+            "the label weight announces an instance that polls: this needs the scope leases:admin \
+             without a tenant",
+        ));
+    }
     match ops::grant(&app, &caller, acquire).await? {
         Acquired::Granted { leases, .. } => leases
             .first()
