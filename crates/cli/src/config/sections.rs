@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf};
 use ipnet::IpNet;
 use leasehold_api::redact;
 use leasehold_server::auth::{Scope, TokenSpec};
+use leasehold_store::embedded::OnDamage;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize, Serializer};
 
@@ -46,7 +47,11 @@ pub struct Server {
     pub tls: Tls,
     /// Tokens that are accepted besides those in the store.
     pub tokens: Vec<TokenEntry>,
-    /// Networks that may connect; all when empty.
+    /// What to do when the embedded store is damaged: `refuse` to start, or `go_on` without what is lost.
+    pub on_damage: OnDamage,
+    /// Let only private and loopback networks connect, and those in `allow`.
+    pub lan_guard: bool,
+    /// Networks that may connect; all when empty and `lan_guard` is off.
     pub allow: Vec<IpNet>,
     /// Proxies whose `X-Forwarded-For` is believed.
     pub trusted_proxies: Vec<IpNet>,
@@ -66,6 +71,8 @@ impl Default for Server {
             insecure_listen: false,
             tls: Tls::default(),
             tokens: Vec::new(),
+            on_damage: OnDamage::default(),
+            lan_guard: false,
             allow: Vec::new(),
             trusted_proxies: Vec::new(),
             amqp: None,

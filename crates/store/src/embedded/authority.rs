@@ -79,6 +79,7 @@ impl Authority for Embedded {
             shared: false,
             renewals_streamed: self.shared.renewals != RenewalEvents::Off,
             caveats,
+            degraded: self.shared.degraded.load(Ordering::Acquire),
         }
     }
 

@@ -11,7 +11,7 @@ use super::{
     place::{CACHE_PAGES, Place, format},
     retention,
     row::{self, Unreadable},
-    schema::{CREATE, FORMAT, FROM_1, FROM_2},
+    schema::{CREATE, FORMAT, FROM_1, FROM_2, FROM_3},
     seals::{self, Head},
     state::{State, read_state, values, write_state},
 };
@@ -81,8 +81,9 @@ impl Journal {
         let mut connection = place.connect_to_write()?;
         match format(&connection)? {
             0 => create(&mut connection)?,
-            1 => upgrade(&mut connection, &[FROM_1, FROM_2])?,
-            2 => upgrade(&mut connection, &[FROM_2])?,
+            1 => upgrade(&mut connection, &[FROM_1, FROM_2, FROM_3])?,
+            2 => upgrade(&mut connection, &[FROM_2, FROM_3])?,
+            3 => upgrade(&mut connection, &[FROM_3])?,
             FORMAT => {}
             newer => return Err(Failure::Newer(newer)),
         }
@@ -232,16 +233,11 @@ impl Journal {
     fn records(&self) -> Result<Vec<Record>, Failure> {
         let mut statement = self
             .connection
-            .prepare("SELECT key, value, revision FROM records")?;
+            .prepare("SELECT key, value, revision, sum FROM records")?;
         let mut rows = statement.query([])?;
         let mut records = Vec::new();
-        while let Some(row) = rows.next()? {
-            let value: String = row.get(1)?;
-            records.push(Record {
-                key: key_of("records", row.get(0)?)?,
-                value: value.into(),
-                revision: Revision::new(row.get(2)?),
-            });
+        while let Some(record) = next_record(&mut rows)? {
+            records.push(record);
         }
         Ok(records)
     }
@@ -381,12 +377,31 @@ fn upgrade(connection: &mut Connection, steps: &[&str]) -> Result<(), Failure> {
     for step in steps {
         transaction.execute_batch(step)?;
     }
+    sum_records(&transaction)?;
     let before = read_state(&transaction)?;
     let mut state = before;
     index::catch_up(&transaction, &mut state)?;
     write_state(&transaction, &before, &state)?;
     transaction.pragma_update(None, "user_version", FORMAT)?;
     transaction.commit()?;
+    Ok(())
+}
+
+/// Gives every record its checksum.
+fn sum_records(connection: &Connection) -> Result<(), Failure> {
+    let mut all = connection.prepare("SELECT key, value, revision FROM records")?;
+    let mut put = connection.prepare("UPDATE records SET sum = ?2 WHERE key = ?1")?;
+    let mut rows = all.query([])?;
+    let mut sums = Vec::new();
+    while let Some(row) = rows.next()? {
+        let key = key_of("records", row.get(0)?)?;
+        let value = row.get::<_, String>(1)?;
+        let sum = row::record_sum(&key, &value, Revision::new(row.get(2)?));
+        sums.push((key, sum));
+    }
+    for (key, sum) in sums {
+        put.execute(params![key.as_str(), sum])?;
+    }
     Ok(())
 }
 
@@ -431,14 +446,17 @@ fn write_records(
     keys.sort_unstable();
     keys.dedup();
     let mut upsert = connection.prepare_cached(
-        "INSERT INTO records (key, value, revision) VALUES (?1, ?2, ?3)
-         ON CONFLICT (key) DO UPDATE SET value = excluded.value, revision = excluded.revision",
+        "INSERT INTO records (key, value, revision, sum) VALUES (?1, ?2, ?3, ?4)
+         ON CONFLICT (key) DO UPDATE
+         SET value = excluded.value, revision = excluded.revision, sum = excluded.sum",
     )?;
     let mut delete = connection.prepare_cached("DELETE FROM records WHERE key = ?1")?;
     for key in keys {
         match engine.record(key) {
             Some(record) => {
-                upsert.execute(params![key.as_str(), &*record.value, record.revision.get()])?
+                let sum = row::record_sum(key, &record.value, record.revision);
+                let revision = record.revision.get();
+                upsert.execute(params![key.as_str(), &*record.value, revision, sum])?
             }
             None => delete.execute([key.as_str()])?,
         };
@@ -458,6 +476,28 @@ pub(super) fn next_slot(rows: &mut rusqlite::Rows<'_>) -> Result<Option<StoredSl
         key: key.to_string(),
         why,
     })
+}
+
+/// The next record of rows with the columns key, value, revision and sum.
+pub(super) fn next_record(rows: &mut rusqlite::Rows<'_>) -> Result<Option<Record>, Failure> {
+    let Some(row) = rows.next()? else {
+        return Ok(None);
+    };
+    let key = key_of("records", row.get(0)?)?;
+    let value: String = row.get(1)?;
+    let revision = Revision::new(row.get(2)?);
+    if row.get::<_, i64>(3)? != i64::from(row::record_sum(&key, &value, revision)) {
+        return Err(Failure::Row {
+            table: "records",
+            key: key.to_string(),
+            why: Unreadable::Checksum,
+        });
+    }
+    Ok(Some(Record {
+        key,
+        value: value.into(),
+        revision,
+    }))
 }
 
 /// A key as it stands in a table.

@@ -18,6 +18,7 @@ mod lock;
 mod options;
 mod outage;
 mod place;
+mod private;
 mod readers;
 mod retention;
 mod row;
@@ -61,6 +62,8 @@ struct Shared {
     calls: AtomicU64,
     readers: Readers,
     closed: Arc<AtomicBool>,
+    /// Set while the disk takes no changes.
+    degraded: Arc<AtomicBool>,
     durable: bool,
     renewals: RenewalEvents,
     /// Pages of leases or records that the writer is asked for at the same time.

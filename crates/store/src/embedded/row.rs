@@ -12,7 +12,9 @@ use lease::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// The first byte of everything stored. A reader that does not know it stops.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
+/// The version before: its checksum is over the fields alone, without the columns beside them.
+const WITHOUT_COLUMNS: u8 = 1;
 /// Version and checksum.
 const HEAD: usize = 5;
 /// What the usual row needs, and more.
@@ -114,15 +116,16 @@ pub(super) fn from_slot(slot: StoredSlot) -> Option<Vec<u8>> {
         },
         (None, None) => return None,
     };
-    Some(encode(&SlotRow {
+    let row = SlotRow {
         token: slot.token,
         state,
-    }))
+    };
+    Some(encode(&row, &[slot.key.as_str().as_bytes()]))
 }
 
 /// The slot of a key from its bytes.
 pub(super) fn to_slot(key: Key, bytes: &[u8]) -> Result<StoredSlot, Unreadable> {
-    let SlotRow { token, state } = decode(bytes)?;
+    let SlotRow { token, state } = decode(bytes, &[key.as_str().as_bytes()])?;
     let (lease, ended) = match state {
         StateRow::Live(row) => (Some(row.into_lease(key.clone(), token)), None),
         StateRow::Ended { id, loss, at } => (
@@ -144,7 +147,7 @@ pub(super) fn to_slot(key: Key, bytes: &[u8]) -> Result<StoredSlot, Unreadable> 
 
 /// The bytes of an event, beside its columns.
 pub(super) fn from_event(event: &Event) -> Vec<u8> {
-    encode(&EventRow {
+    let row = EventRow {
         lease: event.lease.as_ref().map(|lease| EventLeaseRow {
             id: lease.id,
             holder: lease.holder.clone(),
@@ -153,7 +156,22 @@ pub(super) fn from_event(event: &Event) -> Vec<u8> {
             labels: lease.labels.clone(),
         }),
         detail: event.detail.clone(),
-    })
+    };
+    let (revision, at) = (
+        event.revision.get().to_le_bytes(),
+        event.at.get().to_le_bytes(),
+    );
+    let (kind, key) = (
+        event.kind.as_str().as_bytes(),
+        event.key.as_str().as_bytes(),
+    );
+    encode(&row, &[&revision, &at, kind, key])
+}
+
+/// The checksum of a record, which has no fields beside its columns.
+pub(super) fn record_sum(key: &Key, value: &str, revision: Revision) -> u32 {
+    let revision = revision.get().to_le_bytes();
+    sum_of(&[key.as_str().as_bytes(), &revision], value.as_bytes())
 }
 
 /// An event from its columns and bytes.
@@ -164,7 +182,14 @@ pub(super) fn to_event(
     key: Key,
     bytes: &[u8],
 ) -> Result<Event, Unreadable> {
-    let EventRow { lease, detail } = decode(bytes)?;
+    let (place, time) = (revision.get().to_le_bytes(), at.get().to_le_bytes());
+    let columns = [
+        &place[..],
+        &time,
+        kind.as_str().as_bytes(),
+        key.as_str().as_bytes(),
+    ];
+    let EventRow { lease, detail } = decode(bytes, &columns)?;
     Ok(Event {
         revision,
         at,
@@ -181,21 +206,24 @@ pub(super) fn to_event(
     })
 }
 
-fn encode(row: &impl Serialize) -> Vec<u8> {
+/// A row: version, checksum over the columns beside it and its fields, fields.
+fn encode(row: &impl Serialize, columns: &[&[u8]]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(USUAL);
     bytes.extend([VERSION, 0, 0, 0, 0]);
     bytes = postcard::to_extend(row, bytes).expect("memory takes every row");
-    let sum = checksum(&bytes[HEAD..]).to_le_bytes();
+    let sum = sum_of(columns, &bytes[HEAD..]).to_le_bytes();
     bytes[1..HEAD].copy_from_slice(&sum);
     bytes
 }
 
-fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Unreadable> {
+fn decode<T: DeserializeOwned>(bytes: &[u8], columns: &[&[u8]]) -> Result<T, Unreadable> {
     let (head, fields) = bytes.split_first_chunk::<HEAD>().ok_or(Unreadable::Short)?;
-    if head[0] != VERSION {
-        return Err(Unreadable::Version(head[0]));
-    }
-    if head[1..] != checksum(fields).to_le_bytes() {
+    let sum = match head[0] {
+        VERSION => sum_of(columns, fields),
+        WITHOUT_COLUMNS => checksum(fields),
+        newer => return Err(Unreadable::Version(newer)),
+    };
+    if head[1..] != sum.to_le_bytes() {
         return Err(Unreadable::Checksum);
     }
     postcard::from_bytes(fields).map_err(|_| Unreadable::Fields)
@@ -203,7 +231,20 @@ fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Unreadable> {
 
 /// FNV-1a with 32 bits: notices a changed byte in a row, which is all it is for.
 pub(super) fn checksum(bytes: &[u8]) -> u32 {
-    bytes.iter().fold(0x811c_9dc5, |sum: u32, &byte| {
+    continued(0x811c_9dc5, bytes)
+}
+
+/// The same over columns, each with its length, and what stands beside them.
+fn sum_of(columns: &[&[u8]], fields: &[u8]) -> u32 {
+    let columns = columns.iter().fold(0x811c_9dc5, |sum, column| {
+        let length = u32::try_from(column.len()).unwrap_or(u32::MAX);
+        continued(continued(sum, &length.to_le_bytes()), column)
+    });
+    continued(columns, fields)
+}
+
+fn continued(sum: u32, bytes: &[u8]) -> u32 {
+    bytes.iter().fold(sum, |sum, &byte| {
         (sum ^ u32::from(byte)).wrapping_mul(0x0100_0193)
     })
 }

@@ -21,6 +21,7 @@ use super::{
     journal::{Failure, Journal},
     lock::{self, Lock},
     place::Place,
+    private,
     readers::Readers,
     schema::DATABASE,
     time::Time,
@@ -51,7 +52,8 @@ pub(super) fn folder(options: Options, clock: Arc<dyn Clock>) -> Result<Embedded
         let path = path.to_owned();
         move |source| OpenError::Io { path, source }
     };
-    std::fs::create_dir_all(&dir).map_err(io(&dir))?;
+    private::folder(&dir).map_err(io(&dir))?;
+    private::file(&path).map_err(io(&path))?;
     let lock = lock::take(&dir)?;
     let (guard, before) = Guard::open(&dir).map_err(io(&dir.join(guard::FILE)))?;
     let mut folder = Folder { guard, _lock: lock };
@@ -109,6 +111,13 @@ fn restore(
             path,
             why: "it is missing, although this folder has held a store".into(),
         });
+    }
+    if !path.exists() {
+        // An empty file is a new store to SQLite.
+        private::create(&path).map_err(|source| OpenError::Io {
+            path: path.clone(),
+            source,
+        })?;
     }
     let open = || {
         let journal = Journal::open(place, options.history, options.engine.renewals)?;
@@ -197,6 +206,7 @@ fn run(
         calls: AtomicU64::new(0),
         readers: Readers::new(place.clone()),
         closed: Arc::new(AtomicBool::new(false)),
+        degraded: Arc::default(),
         durable: folder.is_some(),
         renewals: options.engine.renewals,
         pages: Semaphore::new(PAGES),
@@ -208,6 +218,7 @@ fn run(
         shared.closed.clone(),
     );
     let mut writer = Writer::new(options.engine, engine, journal, time, gone, live, folder);
+    writer.degraded = shared.degraded.clone();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .build()

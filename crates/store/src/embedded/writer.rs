@@ -4,7 +4,10 @@
 //! answers and tells the watchers. A batch that changed nothing durable (renewals, reads) is answered
 //! without touching the disk. Reads go through the same queue, so they never show what is not durable.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::{Arc, atomic::AtomicBool},
+};
 
 use lease::{
     Acquired, Error, Event, LeaseRef, Token, UnixMillis,
@@ -61,6 +64,8 @@ pub(super) struct Writer {
     pub(super) folder: Option<Folder>,
     /// Set while the disk does not take what must be written.
     pub(super) outage: Option<Outage>,
+    /// The same, for those who ask without waiting for the writer.
+    pub(super) degraded: Arc<AtomicBool>,
     tidy_at: UnixMillis,
     effects: Effects,
     held: Vec<Held>,
@@ -93,6 +98,7 @@ impl Writer {
             live,
             folder,
             outage: None,
+            degraded: Arc::default(),
             effects: Effects::default(),
             held: Vec::with_capacity(BATCH),
             last_batch: 0,
@@ -207,7 +213,8 @@ impl Writer {
 
     /// The batch could not be written: none of it happened for anyone.
     fn fail(&mut self, failure: &Failure, now: UnixMillis) {
-        let broken = Error::Broken(failure.to_string());
+        // It was not acknowledged; whether the disk has it all the same is for the next start to find out.
+        let broken = Error::Unknown(failure.to_string());
         let unavailable = Error::Unavailable(failure.to_string());
         for held in self.held.drain(..) {
             match held {

@@ -184,6 +184,7 @@ impl Authority for Postgres {
             shared: true,
             renewals_streamed: self.renewer.events == RenewalEvents::Kept,
             caveats,
+            degraded: false,
         }
     }
 

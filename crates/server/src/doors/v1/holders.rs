@@ -1,5 +1,7 @@
 //! Presence: which holders are there. A lease of the kind `node` underneath.
 
+use std::sync::Arc;
+
 use ::lease::{Acquired, Departure, Key, LeaseQuery, Status, polling::WEIGHT};
 use axum::{
     extract::{Extension, Path, State, WebSocketUpgrade},
@@ -18,6 +20,7 @@ use crate::{
     App, Json, JsonBody, Query, Reject,
     auth::{Auth, LeasesRead, LeasesWrite, Origin},
     ops,
+    place::Place,
     query::page_limit,
     streams::{self, Peer},
 };
@@ -145,9 +148,11 @@ async fn stream(
     Path(name): Path<String>,
     Query(query): Query<Incarnation>,
     Extension(origin): Extension<Origin>,
+    Extension(place): Extension<Arc<Place>>,
     upgrade: WebSocketUpgrade,
 ) -> Result<Response, Reject> {
     let holder = leasehold_api::holder(&name, query.incarnation.as_deref())?;
+    let revoked = caller.revoked.clone();
     let peer = Peer {
         holder,
         caller,
@@ -159,6 +164,13 @@ async fn stream(
         .max_message_size(app.parts().limits.body_bytes)
         .on_upgrade(move |socket| async move {
             // Tracked, so that a server that stops waits for its goodbyes.
-            let _ = tasks.spawn(streams::serve(app, peer, socket)).await;
+            let served = tasks.spawn(streams::serve(app, peer, socket));
+            let end = served.abort_handle();
+            tokio::select! {
+                _ = served => {}
+                // A revoked credential keeps nothing open, and proves nothing about its holder.
+                () = revoked.cancelled() => end.abort(),
+            }
+            drop(place);
         }))
 }
