@@ -68,12 +68,16 @@ struct Shared {
     renewals: RenewalEvents,
     /// Pages of leases or records that the writer is asked for at the same time.
     pages: Semaphore,
+    /// The same for the leases of one holder.
+    holder_pages: Semaphore,
     /// Snapshots that are put together at the same time.
     snapshots: Semaphore,
 }
 
 /// How many pages the writer is asked for at the same time. A renewal waits for these at most.
 const PAGES: usize = 4;
+/// How many pages of one holder's leases: renewals under a tenant ask for these.
+const HOLDER_PAGES: usize = 8;
 /// How many snapshots are put together at the same time: each holds everything that is live.
 const SNAPSHOTS: usize = 2;
 
@@ -129,7 +133,15 @@ impl Embedded {
         &self,
         look: impl FnOnce(&Engine, UnixMillis) -> T + Send + 'static,
     ) -> Result<T, Error> {
-        let _place = self.shared.pages.acquire().await.map_err(|_| closed())?;
+        self.look_in(&self.shared.pages, look).await
+    }
+
+    async fn look_in<T: Send + 'static>(
+        &self,
+        places: &Semaphore,
+        look: impl FnOnce(&Engine, UnixMillis) -> T + Send + 'static,
+    ) -> Result<T, Error> {
+        let _place = places.acquire().await.map_err(|_| closed())?;
         self.look(look).await
     }
 

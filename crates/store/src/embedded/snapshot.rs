@@ -44,8 +44,9 @@ pub(super) async fn take(store: &Embedded) -> Result<(Snapshot, Subscription), E
             records: BTreeMap::new(),
             changed: HashSet::new(),
         };
-        draft.read().await?;
-        if let Some(done) = draft.finish().await? {
+        if draft.read().await?
+            && let Some(done) = draft.finish().await?
+        {
             return Ok(done);
         }
     }
@@ -78,8 +79,8 @@ struct LastLook {
 }
 
 impl Draft<'_> {
-    /// Everything, page by page, each as it is when it is read.
-    async fn read(&mut self) -> Result<(), Error> {
+    /// Everything, page by page, each as it is when it is read. `false` when changes were missed.
+    async fn read(&mut self) -> Result<bool, Error> {
         let mut after: Option<Key> = None;
         loop {
             let from = after.take();
@@ -101,6 +102,9 @@ impl Draft<'_> {
                 .await?;
             let found = found.into_iter().map(|lease| (lease.key.clone(), lease));
             self.leases.extend(found);
+            if !self.follow()? {
+                return Ok(false);
+            }
             let Some(last) = last else { break };
             after = Some(last);
         }
@@ -116,8 +120,11 @@ impl Draft<'_> {
                 .flatten();
             let found = found.into_iter().map(|record| (record.key.clone(), record));
             self.records.extend(found);
+            if !self.follow()? {
+                return Ok(false);
+            }
             if after.is_none() {
-                return Ok(());
+                return Ok(true);
             }
         }
     }

@@ -15,7 +15,7 @@ use lease::{
 use tokio::sync::{Semaphore, broadcast, mpsc};
 
 use super::{
-    Embedded, OnDamage, OpenError, Options, PAGES, SNAPSHOTS, Shared,
+    Embedded, HOLDER_PAGES, OnDamage, OpenError, Options, PAGES, SNAPSHOTS, Shared,
     guard::{self, Guard, Mark},
     job::{GoneList, Job},
     journal::{Failure, Journal},
@@ -210,6 +210,7 @@ fn run(
         durable: folder.is_some(),
         renewals: options.engine.renewals,
         pages: Semaphore::new(PAGES),
+        holder_pages: Semaphore::new(HOLDER_PAGES),
         snapshots: Semaphore::new(SNAPSHOTS),
     });
     let (gone, readers, closed) = (

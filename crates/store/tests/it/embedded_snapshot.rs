@@ -2,8 +2,6 @@
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
-mod embedded_kit;
-
 use std::{
     collections::BTreeMap,
     sync::{
@@ -12,13 +10,14 @@ use std::{
     },
 };
 
-use embedded_kit::{LIMIT, ask, granted, key, manual, memory, open};
 use futures_util::StreamExt as _;
 use lease::{
     Acquire, Authority, EventKind, Holder, Key, LeaseId, LeaseRef, Notice, Renew, Renewals,
     Revision, Snapshot, Transaction, Ttl, Want, Watch, Write,
 };
 use leasehold_store::embedded::Embedded;
+
+use crate::embedded_kit::{LIMIT, ask, granted, key, manual, memory, open};
 
 /// A revision that no history reaches.
 const NEVER: Revision = Revision::new(1 << 50);

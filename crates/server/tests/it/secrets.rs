@@ -1,9 +1,10 @@
 //! Credentials in cameras' addresses: who sees them, and that they survive those who do not.
 
-mod support;
+#![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
 use serde_json::{Value, json};
-use support::{ADMIN, options, start_with};
+
+use crate::support::{self, ADMIN, options, start_with};
 
 const SEES: &str = "sees-credentials-secret";
 const URL: &str = "rtsp://joe:hush@camera.local/one?token=hush2&channel=1";

@@ -1,7 +1,7 @@
 //! Credentials that are revoked, share a name, are wrong, or come from another page; and what browsers
 //! are told.
 
-mod support;
+#![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
 use std::time::Duration;
 
@@ -9,11 +9,12 @@ use leasehold_server::{Server, auth::TokenFile};
 use reqwest::{Method, Response};
 use secrecy::ExposeSecret;
 use serde_json::{Value, json};
-use support::{ADMIN, LONG, clock, memory, options, start, start_on, start_with};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
 };
+
+use crate::support::{self, ADMIN, LONG, clock, memory, options, start, start_on, start_with};
 
 async fn upgrade(server: &support::Running, headers: &str) -> (TcpStream, String) {
     let mut stream = TcpStream::connect(server.address).await.unwrap();

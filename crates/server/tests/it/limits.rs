@@ -1,17 +1,18 @@
 //! Limits that limit: streams, bodies that trickle in, connections, and made-up methods.
 
-mod support;
+#![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
 use std::time::Duration;
 
 use leasehold_testkit::wait;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
-use support::{LONG, READER, Running, WRITER, options, start, start_with};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
 };
+
+use crate::support::{LONG, READER, Running, WRITER, options, start, start_with};
 
 async fn raw(server: &Running, text: &str) -> TcpStream {
     let mut stream = TcpStream::connect(server.address).await.unwrap();

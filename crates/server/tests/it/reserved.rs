@@ -1,10 +1,11 @@
 //! Kinds that belong to the server's own agents, and callers that are more than one process.
 
-mod support;
+#![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
 use lease::{Acquire, Acquired, Holder, Lease, RESERVED_KINDS, Ttl};
 use serde_json::{Value, json};
-use support::{ADMIN, TENANT_A, WRITER, start};
+
+use crate::support::{self, ADMIN, TENANT_A, WRITER, start};
 
 /// An agent's lease, as the server's own worker takes it.
 async fn owned(server: &support::Running, key: &str) -> Lease {
