@@ -211,22 +211,28 @@ async fn nul_is_a_mistake_of_the_caller() {
 
 async fn limits_of_the_kernels_interface_are_capped() {
     let server = start().await;
-    server.acquire("a", "1", "h").await;
+    for first in (0..1_100).step_by(100) {
+        let keys: Vec<Value> = (first..first + 100)
+            .map(|number| json!({"kind": "a", "id": format!("{number:04}")}))
+            .collect();
+        let body = json!({"keys": keys, "holder": "h", "incarnation": "0", "ttl_seconds": 600});
+        let (status, answer) = server
+            .call(WRITER, "POST", "/api/v1/leases/acquire", body)
+            .await;
+        assert_eq!(status, 200, "{answer}");
+    }
     let everything = u64::from(u32::MAX);
-    let query = json!({"kind": null, "id": null, "holder": null, "status": null, "tenant": null,
+    let leases = json!({"kind": "a", "id": null, "holder": null, "status": null, "tenant": null,
         "after": null, "limit": everything});
-    let (status, page) = server
-        .call(READER, "POST", "/api/v1/authority/leases", query)
-        .await;
-    assert_eq!(
-        (status.as_u16(), page["items"].as_array().unwrap().len()),
-        (200, 1)
-    );
-    let query = json!({"after": 0, "key": null, "kind": null, "event": null, "tenant": null, "limit": everything});
-    let (status, page) = server
-        .call(READER, "POST", "/api/v1/authority/events", query)
-        .await;
-    assert_eq!(status, 200, "{page}");
+    let events = json!({"after": 0, "key": null, "kind": "a", "event": null, "tenant": null,
+        "limit": everything});
+    for (method, items, query) in [("leases", "items", leases), ("events", "events", events)] {
+        let path = format!("/api/v1/authority/{method}");
+        let (status, page) = server.call(READER, "POST", &path, query).await;
+        assert_eq!(status, 200, "{page}");
+        assert_eq!(page[items].as_array().unwrap().len(), 1_000, "{method}");
+        assert_eq!(page["more"], true, "{method}");
+    }
 }
 
 on_every_home!(
