@@ -138,6 +138,7 @@ async fn a_folder_of_the_first_format_is_brought_up_to_date() {
              DROP TABLE event_keys;
              CREATE INDEX events_by_key ON events (key, revision);
              DELETE FROM meta WHERE name = 'indexed';
+             ALTER TABLE records DROP COLUMN sum;
              PRAGMA user_version = 1;",
         )
         .unwrap();
@@ -181,6 +182,7 @@ async fn a_folder_of_the_second_format_gets_its_index_in_blocks() {
              ) WITHOUT ROWID;
              INSERT INTO event_keys SELECT key, revision FROM events;
              UPDATE meta SET value = (SELECT max(revision) FROM events) WHERE name = 'indexed';
+             ALTER TABLE records DROP COLUMN sum;
              PRAGMA user_version = 2;",
         )
         .unwrap();
@@ -191,4 +193,34 @@ async fn a_folder_of_the_second_format_gets_its_index_in_blocks() {
     turn_over(&store, ROUNDS).await;
     assert_eq!(history(&store, "057").await.len(), 2 * told.len());
     store.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn records_of_the_third_format_get_their_checksums() {
+    let dir = tempfile::tempdir().unwrap();
+    let clock = manual();
+    let store = open(dir.path(), &clock).await.unwrap();
+    let key: lease::Key = "note:one".parse().unwrap();
+    let transaction = lease::Transaction {
+        writes: vec![lease::Write {
+            key: key.clone(),
+            value: Some(r#"{"a":1}"#.into()),
+            note: None,
+        }],
+        ..lease::Transaction::default()
+    };
+    store.commit(transaction).await.unwrap();
+    let before = store.record(key.clone()).await.unwrap();
+    store.close().await.unwrap();
+    let connection = Connection::open(dir.path().join("leasehold.db")).unwrap();
+    connection
+        .execute_batch("ALTER TABLE records DROP COLUMN sum; PRAGMA user_version = 3;")
+        .unwrap();
+    drop(connection);
+    // Once to bring it up to date, once to read what that wrote.
+    for _ in 0..2 {
+        let store = open(dir.path(), &clock).await.unwrap();
+        assert_eq!(store.record(key.clone()).await.unwrap(), before);
+        store.close().await.unwrap();
+    }
 }
