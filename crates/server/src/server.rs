@@ -262,16 +262,13 @@ impl Server {
             .keep_alive_interval(HTTP2_KEEP_ALIVE.0)
             .keep_alive_timeout(HTTP2_KEEP_ALIVE.1);
         let places = Places::new(&parts.limits, parts.guard.clone(), parts.metrics.clone());
-        let served = match self.tls {
-            Some(config) => {
-                let acceptor = RustlsAcceptor::new(config).acceptor(NoDelayAcceptor::new());
-                let acceptor = Admission::new(acceptor, places);
-                server.acceptor(acceptor).serve(make).await
-            }
-            None => {
-                let acceptor = Admission::new(NoDelayAcceptor::new(), places);
-                server.acceptor(acceptor).serve(make).await
-            }
+        let served = if let Some(config) = self.tls {
+            let acceptor = RustlsAcceptor::new(config).acceptor(NoDelayAcceptor::new());
+            let acceptor = Admission::new(acceptor, places);
+            server.acceptor(acceptor).serve(make).await
+        } else {
+            let acceptor = Admission::new(NoDelayAcceptor::new(), places);
+            server.acceptor(acceptor).serve(make).await
         };
         stopper.abort();
         parts.closing.cancel();
