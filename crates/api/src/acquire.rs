@@ -59,7 +59,8 @@ pub struct AcquireRequest {
     /// For whom.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub holder: Option<String>,
-    /// The process start of the holder. Without one, all processes with its name count as one.
+    /// The process start of the holder. Without one, the server makes one up and returns it: two
+    /// callers with one name are two holders. With `camera_uuid`, the registered runner's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub incarnation: Option<String>,
     /// For whom, with `camera_uuid`.

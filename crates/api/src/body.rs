@@ -18,6 +18,9 @@ pub fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, FieldError> {
 
 /// Reads any JSON value. A mistake says in which field it is and what was expected there.
 pub fn parse_value<T: DeserializeOwned>(body: &[u8]) -> Result<T, FieldError> {
+    if has_nul(body) {
+        return Err(FieldError::new("body", "text without the character NUL"));
+    }
     let reader = &mut serde_json::Deserializer::from_slice(body);
     let value = serde_path_to_error::deserialize(&mut *reader).map_err(|error| {
         let path = error.path().to_string();
@@ -96,6 +99,29 @@ fn mend(document: &mut Value, path: &str, stand_ins: &Map<String, Value>) -> boo
         Some(value) => object.insert(field, value.clone()) != Some(value.clone()),
         None => object.remove(&field).is_some(),
     }
+}
+
+/// Whether a string of the JSON holds the character NUL, which not every store can keep.
+fn has_nul(json: &[u8]) -> bool {
+    const ESCAPED: &[u8] = b"\\u0000";
+    let mut from = 0;
+    while let Some(found) = json[from..]
+        .windows(ESCAPED.len())
+        .position(|it| it == ESCAPED)
+    {
+        let at = from + found;
+        // An escaped backslash before it makes it plain text.
+        let slashes = json[..at]
+            .iter()
+            .rev()
+            .take_while(|&&byte| byte == b'\\')
+            .count();
+        if slashes % 2 == 0 {
+            return true;
+        }
+        from = at + ESCAPED.len();
+    }
+    false
 }
 
 /// serde's words as field and expectation. It names an unknown or missing field in its message and
@@ -230,6 +256,14 @@ mod tests {
             read(r#"{"name": "a", "inner": 7}"#),
             (false, "inner".into())
         );
+    }
+
+    #[test]
+    fn nul_is_refused_and_what_only_looks_like_it_is_not() {
+        assert_eq!(error(r#"{"holder": "a\u0000"}"#).field, "body");
+        assert_eq!(error(r#"{"holder": "a\\\u0000"}"#).field, "body");
+        let text: AcquireRequest = parse(br#"{"holder": "a\\u0000"}"#).unwrap();
+        assert_eq!(text.holder.as_deref(), Some("a\\u0000"));
     }
 
     #[test]

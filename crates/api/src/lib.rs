@@ -28,6 +28,7 @@ pub mod stream;
 mod time;
 mod zones;
 
+pub use ::lease::redact;
 pub use acquire::{
     AcquireRequest, Asked, DEFAULT_TTL_SECONDS, Form, KeyParts, LeaseList, MAX_TTL_SECONDS,
     MAX_WAIT_SECONDS, Pool,

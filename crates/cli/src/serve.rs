@@ -91,7 +91,8 @@ pub async fn run(arguments: Arguments, shared: &Shared, mut config: Config) -> O
         .get_or_insert_with(|| format!("worker-{}-{port}", holder::default_name()));
     let folder = data_dir::find(&config);
     let url = store_url(&config, folder.as_ref())?;
-    let options = options(&config, folder.clone())?;
+    let mut options = options(&config, folder.clone())?;
+    fit_connections(&mut options.limits, open_files());
     let worker = if config.sessions.worker {
         Some(sessions::worker(&config, folder.as_ref())?)
     } else {
@@ -103,7 +104,13 @@ pub async fn run(arguments: Arguments, shared: &Shared, mut config: Config) -> O
     // From here on a signal stops in good order.
     let stop = Stop::listen()?;
     let clock = Arc::new(System);
-    let store = leasehold_store::open(&url, leasehold_store::Options::default(), clock.clone())
+    let store_options = leasehold_store::Options {
+        embedded: leasehold_store::embedded::Options {
+            on_damage: config.server.on_damage,
+            ..leasehold_store::embedded::Options::default()
+        },
+    };
+    let store = leasehold_store::open(&url, store_options, clock.clone())
         .await
         .map_err(|error| Failure::new(Exit::Failed, format!("cannot open {url}: {error}")))?;
     let served = serve(&config, options, worker, &store, clock, async |server| {
@@ -193,15 +200,26 @@ fn options(config: &Config, folder: Option<PathBuf>) -> Result<leasehold_server:
         insecure_listen: server.insecure_listen,
         tls,
         tokens: server.tokens.iter().cloned().map(Into::into).collect(),
-        lan_guard: (!server.allow.is_empty()).then(|| GuardOptions {
-            allow: Some(words(&server.allow)),
-        }),
+        lan_guard: lan_guard(server),
         trusted_proxies: words(&server.trusted_proxies),
         limits: server.limits.checked()?,
         amqp: server.amqp.clone(),
         sessions: sessions::doors(config, folder.as_ref())?,
         data_dir: folder,
     })
+}
+
+/// The networks that may connect: private ones, those that are named, or both.
+fn lan_guard(server: &crate::config::Server) -> Option<GuardOptions> {
+    if !server.lan_guard && server.allow.is_empty() {
+        return None;
+    }
+    let mut networks = server.allow.clone();
+    if server.lan_guard {
+        networks.extend(leasehold_server::auth::default_networks());
+    }
+    let allow = networks.iter().map(ToString::to_string).collect();
+    Some(GuardOptions { allow: Some(allow) })
 }
 
 fn unencrypted(address: SocketAddr) -> Failure {
@@ -218,6 +236,39 @@ fn server_failed(error: leasehold_server::Error) -> Failure {
             Failure::new(Exit::Failed, format!("cannot serve: {error}"))
         }
     }
+}
+
+/// Raises the number of open files to what the system allows, and says how many that are.
+fn open_files() -> u64 {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else {
+        return u64::MAX;
+    };
+    match setrlimit(Resource::RLIMIT_NOFILE, hard, hard) {
+        Ok(()) => hard,
+        Err(error) => {
+            tracing::warn!(%error, soft, "the limit of open files could not be raised");
+            soft
+        }
+    }
+}
+
+/// Files that are no connections: the store, logs, pipelines.
+const OTHER_FILES: u64 = 128;
+
+/// No more connections than there can be open files, and never all of them from one address.
+fn fit_connections(limits: &mut leasehold_server::Limits, files: u64) {
+    let most = usize::try_from(files.saturating_sub(OTHER_FILES)).unwrap_or(usize::MAX);
+    if limits.connections > most {
+        tracing::warn!(
+            files,
+            connections = most,
+            "fewer connections than configured: too few open files"
+        );
+        limits.connections = most.max(1);
+    }
+    let share = (limits.connections / 4 * 3).max(1);
+    limits.connections_per_address = limits.connections_per_address.min(share);
 }
 
 /// The folder holds a credential: nobody else may look into it.

@@ -41,6 +41,7 @@ impl Remote {
             shared: true,
             renewals_streamed: false,
             caveats: vec![caveat],
+            degraded: false,
         };
         Self {
             client,

@@ -37,6 +37,9 @@ pub struct Capabilities {
     pub renewals_streamed: bool,
     /// What a user should know: one sentence each.
     pub caveats: Vec<String>,
+    /// Whether it takes no changes at the moment, although it answers: a full disk, for example.
+    #[serde(default)]
+    pub degraded: bool,
 }
 
 /// Decides who owns what.

@@ -9,6 +9,22 @@ use crate::{
     text::{is_plain, is_visible},
 };
 
+/// The kinds that belong to the server's own agents: leadership, presence of workers and nodes, tuners,
+/// services, sessions and the authority's own notes. Whoever could take one of them as an ordinary
+/// caller could stop publishing, take another tenant's tuners or end its sessions.
+///
+/// Runners and cameras are not among them: they are taken by ordinary callers, and their own rules say
+/// by which.
+pub const RESERVED_KINDS: [&str; 7] = [
+    "authority",
+    "duty",
+    "node",
+    "service",
+    "session",
+    "tuner",
+    "worker",
+];
+
 /// What is owned, or the name of a record: a *kind* and an *id*, split at the first colon.
 ///
 /// ```
@@ -46,6 +62,11 @@ impl Key {
     /// The part after the first colon.
     pub fn id(&self) -> &str {
         self.split().1
+    }
+
+    /// Whether only the server's own agents may own it: see [`RESERVED_KINDS`].
+    pub fn is_reserved(&self) -> bool {
+        RESERVED_KINDS.contains(&self.kind())
     }
 
     /// `kind:id`.

@@ -23,9 +23,22 @@ pub(crate) fn is_plain(text: &str) -> bool {
         .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-'))
 }
 
-/// Anything a person can see, without white space or control characters.
+/// Anything a person can see, without white space, control characters, or characters that make a text
+/// look like another one.
 pub(crate) fn is_visible(text: &str) -> bool {
-    !text.chars().any(|c| c.is_control() || c.is_whitespace())
+    !text
+        .chars()
+        .any(|c| c.is_control() || c.is_whitespace() || is_deceptive(c))
+}
+
+/// Characters without a shape of their own: zero-width ones, those that turn the direction of the text
+/// around them, and tags. Two names that differ only in these look the same to a person.
+pub(crate) fn is_deceptive(c: char) -> bool {
+    matches!(c,
+        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
+        | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{feff}' | '\u{ffa0}' | '\u{fff9}'..='\u{fffb}'
+        | '\u{e0000}'..='\u{e0fff}')
 }
 
 /// Declares a newtype over a shared string that cannot hold a wrong value.

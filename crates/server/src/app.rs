@@ -7,7 +7,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     Limits,
-    auth::{Guard, Sessions, Tokens},
+    auth::{Failures, Guard, Sessions, Tokens},
     metrics::Metrics,
     outbox::Outbox,
     shed::Shed,
@@ -24,6 +24,7 @@ pub(crate) struct Parts {
     pub tokens: Tokens,
     pub sessions: Sessions,
     pub guard: Guard,
+    pub failures: Failures,
     pub metrics: Metrics,
     pub shed: Shed,
     pub hub: Hub,

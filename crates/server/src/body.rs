@@ -1,6 +1,6 @@
 //! JSON in and out.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     body::{Body, Bytes},
@@ -13,7 +13,7 @@ use leasehold_api::Code;
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::time::timeout;
 
-use crate::{Limits, Reject, frame::too_slow};
+use crate::{Limits, Reject, frame::too_slow, place::Place};
 
 /// What a call to the kernel's own interface may always hold: a transaction has several records of
 /// 256 KiB each.
@@ -111,6 +111,10 @@ async fn read(request: Request, limit: BodyLimit) -> Result<Bytes, Reject> {
         return Err(too_large());
     };
     let bytes = whole.to_bytes();
+    // Only a request that is whole takes a place from others.
+    if let Some(place) = head.extensions.get::<Arc<Place>>() {
+        place.take()?;
+    }
     if !json && !bytes.is_empty() {
         return Err(Reject::new(
             Code::UnsupportedMediaType,

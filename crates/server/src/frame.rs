@@ -8,26 +8,46 @@ use std::{
 };
 
 use axum::{
+    body::Body,
     extract::{ConnectInfo, MatchedPath, Request, State},
     middleware::Next,
     response::{IntoResponse, Response},
 };
 use futures_util::FutureExt;
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
+use hyper::body::Body as _;
 use leasehold_api::{Code, problem::MEDIA_TYPE};
 use tokio::time::{Instant, timeout};
 use uuid::Uuid;
 
-use crate::{App, Reject, auth::Origin, body::BodyLimit, problem::of_status, shed::Class};
+use crate::{
+    App, Reject,
+    auth::{Caller, Origin},
+    body::BodyLimit,
+    place::{Place, StreamBody},
+    problem::of_status,
+    shed::Class,
+};
 
 /// Names a request in answers and logs.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// A longer id from outside is replaced: it goes into every log line.
 const MAX_REQUEST_ID_BYTES: usize = 128;
 
-/// Who made the request, for the log: filled in by the authentication.
+/// Who made the request, for the log and for streams: filled in by the authentication.
 #[derive(Clone, Default)]
-pub(crate) struct KnownAs(pub Arc<OnceLock<Arc<str>>>);
+pub(crate) struct KnownAs(pub Arc<OnceLock<Caller>>);
+
+/// Methods that are counted under their own name. Whatever else somebody makes up is one of many.
+const METHODS: [Method; 7] = [
+    Method::GET,
+    Method::HEAD,
+    Method::POST,
+    Method::PUT,
+    Method::PATCH,
+    Method::DELETE,
+    Method::OPTIONS,
+];
 
 pub(crate) async fn frame(
     State(app): State<App>,
@@ -49,14 +69,28 @@ pub(crate) async fn frame(
     request.extensions_mut().insert(known.clone());
     let body = BodyLimit::of(&app.parts().limits);
     request.extensions_mut().insert(body);
-    let response = admitted(&app, origin, class, request, next).await;
+    let place = Place::new(app.clone(), class);
+    request.extensions_mut().insert(place.clone());
+    let api = request.uri().path().starts_with("/api/");
+    let response = admitted(&app, origin, class, &place, request, next).await;
     let mut response = written(response, &id);
+    guarded(response.headers_mut(), api, app.parts().encrypted);
+    if class == Class::Stream && response.status().is_success() {
+        let revoked = known.0.get().map(|caller| caller.revoked.clone());
+        response = response
+            .map(|body| Body::new(StreamBody::new(body, revoked.unwrap_or_default(), place)));
+    }
     if let Ok(value) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(REQUEST_ID, value);
     }
     let status = response.status().as_u16();
-    app.metrics().request(method.as_str(), &route, status);
-    let token = known.0.get().map_or("-", |token| &**token);
+    let word = if METHODS.contains(&method) {
+        method.as_str()
+    } else {
+        "OTHER"
+    };
+    app.metrics().request(word, &route, status);
+    let token = known.0.get().map_or("-", |caller| &*caller.token_id);
     let took_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
     if status >= 500 {
         tracing::warn!(request_id = %id, %method, route, status, took_us, token, client = %origin.client, "request failed");
@@ -72,23 +106,27 @@ async fn admitted(
     app: &App,
     origin: Origin,
     class: Class,
+    place: &Place,
     request: Request,
     next: Next,
 ) -> Response {
-    if !app.parts().guard.admits(origin.client) {
+    if !app.parts().guard.admits(origin) {
         return Reject::new(
             Code::AuthorizationFailed,
             "this network may not talk to the server",
         )
         .into_response();
     }
-    let _permit = match app.parts().shed.enter(class) {
-        Ok(permit) => permit,
-        Err(reject) => {
-            app.metrics().turned_away(class.as_str());
-            return reject.into_response();
-        }
-    };
+    if request.uri().path().contains("%00")
+        || request.uri().query().is_some_and(|it| it.contains("%00"))
+    {
+        return Reject::field("query", "text without the character NUL").into_response();
+    }
+    // With a body, the place is taken when the body has arrived.
+    let later = matches!(class, Class::Keep | Class::Other) && !request.body().is_end_stream();
+    if !later && let Err(reject) = place.take() {
+        return reject.into_response();
+    }
     let answer = AssertUnwindSafe(next.run(request)).catch_unwind();
     // A stream lives as long as it likes, and an acquire limits itself: it may wait.
     let answer = if matches!(class, Class::Stream | Class::Acquire) {
@@ -112,6 +150,25 @@ pub(crate) fn too_slow() -> Reject {
         "the request took too long; it may or may not have happened",
     )
     .retry_after(crate::problem::RETRY_SOON)
+}
+
+/// What every answer says to browsers and caches.
+fn guarded(headers: &mut HeaderMap, api: bool, encrypted: bool) {
+    headers.insert(
+        header::X_CONTENT_TYPE_OPTIONS,
+        HeaderValue::from_static("nosniff"),
+    );
+    if api {
+        headers
+            .entry(header::CACHE_CONTROL)
+            .or_insert(HeaderValue::from_static("no-store"));
+    }
+    if encrypted {
+        headers.insert(
+            header::STRICT_TRANSPORT_SECURITY,
+            HeaderValue::from_static("max-age=31536000"),
+        );
+    }
 }
 
 fn request_id(headers: &HeaderMap) -> String {

@@ -6,6 +6,7 @@
 mod app;
 pub mod auth;
 mod body;
+mod connections;
 pub mod doors;
 mod frame;
 mod limits;
@@ -14,6 +15,7 @@ mod openapi;
 mod ops;
 mod options;
 mod outbox;
+mod place;
 mod problem;
 mod query;
 mod registry;

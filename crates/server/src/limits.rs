@@ -28,6 +28,11 @@ pub struct Limits {
     pub others: usize,
     /// Open streams.
     pub streams: usize,
+    /// Open connections.
+    pub connections: usize,
+    /// Open connections from one address that is no trusted proxy: fewer than `connections`, so that
+    /// one address alone cannot keep everybody out.
+    pub connections_per_address: usize,
     /// Acquires per second and token; `None` means no limit.
     pub acquires_per_second: Option<u32>,
     /// How many acquires may come at once before the rate counts.
@@ -51,6 +56,12 @@ impl Limits {
             ("limits.waiters", self.waiters, 0),
             ("limits.others", self.others, 1),
             ("limits.streams", self.streams, 0),
+            ("limits.connections", self.connections, 1),
+            (
+                "limits.connections_per_address",
+                self.connections_per_address,
+                1,
+            ),
         ];
         for (field, value, least) in places {
             if value < least || value > MAX_PLACES {
@@ -121,6 +132,8 @@ impl Default for Limits {
             waiters: 16_384,
             others: 1024,
             streams: 16_384,
+            connections: 32_768,
+            connections_per_address: 20_000,
             acquires_per_second: None,
             acquire_burst: None,
             body_bytes: 1024 * 1024,

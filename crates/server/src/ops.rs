@@ -5,6 +5,7 @@ use std::{collections::HashSet, future::Future, sync::Arc, time::Duration};
 use lease::{
     Acquire, Acquired, Authority, Cause, Committed, Departure, Error, Expect, Key, Lease, LeaseId,
     LeaseQuery, LeaseRef, Loss, Renew, Renewal, Renewals, Renewed, Revoke, Transaction,
+    polling::NODE,
 };
 use leasehold_api::Code;
 use tokio::time::{Instant, timeout};
@@ -46,6 +47,28 @@ async fn detached<T: Send + 'static>(
         .unwrap_or_else(|_| Err(Error::Unknown("the call did not finish".into())))
 }
 
+/// Keys of a reserved kind belong to the server's own agents: inside the server, or behind a credential
+/// with `leases:admin` that is not bound to a tenant, as `leasehold worker` and `leasehold poll` use.
+pub(crate) fn may_own<'a>(
+    caller: &Caller,
+    keys: impl IntoIterator<Item = &'a Key>,
+) -> Result<(), Reject> {
+    if caller.is_agent() {
+        return Ok(());
+    }
+    match keys.into_iter().find(|key| key.is_reserved()) {
+        None => Ok(()),
+        Some(key) => Err(Reject::new(
+            Code::AuthorizationFailed,
+            format!(
+                "keys of the kind {} belong to the server's own agents: this needs the scope \
+                 leases:admin without a tenant",
+                key.kind()
+            ),
+        )),
+    }
+}
+
 /// Asks for keys, if the caller may ask again already and there is room.
 pub(crate) async fn acquire(
     app: &App,
@@ -79,6 +102,7 @@ pub(crate) async fn acquire_expecting(
     request: Acquire,
     expect: Vec<Expect>,
 ) -> Result<Option<Acquired>, Reject> {
+    may_own(caller, request.want.keys())?;
     let shed = &app.parts().shed;
     let admitted = shed
         .rate(&caller.token_id)
@@ -189,6 +213,11 @@ pub(crate) async fn renew(
     request: Renew,
 ) -> Result<Vec<Renewed>, Reject> {
     request.validate()?;
+    if let Renewals::These(renewals) = &request.leases {
+        // A presence that was announced at `/holders` is kept like any other lease.
+        let keys = renewals.iter().map(|renewal| &renewal.key);
+        may_own(caller, keys.filter(|key| key.kind() != NODE))?;
+    }
     let Some(tenant) = caller.tenant.as_deref() else {
         return renew_all(app, request).await;
     };
@@ -317,6 +346,7 @@ pub(crate) fn ended(status: lease::Status) -> Loss {
 
 /// Gives a lease back (L16).
 pub(crate) async fn release(app: &App, caller: &Caller, lease: LeaseRef) -> Result<bool, Reject> {
+    may_own(caller, [&lease.key])?;
     if caller.tenant.is_some() {
         let live = app.authority().lease(lease.key.clone()).await?;
         if !live.is_some_and(|live| caller.sees(live.labels.tenant())) {
@@ -362,7 +392,7 @@ pub(crate) async fn depart(
     caller: &Caller,
     departure: Departure,
 ) -> Result<Vec<Lease>, Reject> {
-    if caller.tenant.is_some() {
+    if !caller.is_agent() {
         let query = LeaseQuery {
             holder: Some(departure.holder().name.clone()),
             limit: Renew::MAX_LEASES,
@@ -370,12 +400,19 @@ pub(crate) async fn depart(
         };
         let page = app.authority().leases(query).await?;
         let foreign = |lease: &Lease| !caller.sees(lease.labels.tenant());
-        if page.more || page.items.iter().any(foreign) {
+        let unseen = page.more && caller.tenant.is_some();
+        if unseen || page.items.iter().any(foreign) {
             return Err(Reject::new(
                 Code::AuthorizationFailed,
                 "this holder has leases of another tenant",
             ));
         }
+        // A holder's own presence goes with it; whatever else is reserved shows an agent.
+        let own = page
+            .items
+            .iter()
+            .filter(|lease| lease.holder == *departure.holder() && lease.key.kind() != NODE);
+        may_own(caller, own.map(|lease| &lease.key))?;
     }
     let call = detached(app, |authority| {
         Box::pin(async move { authority.depart(departure).await })

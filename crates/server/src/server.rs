@@ -19,7 +19,8 @@ use utoipa_axum::router::OpenApiRouter;
 use crate::{
     App, Options,
     app::Parts,
-    auth::{self, Guard, Sessions, Tokens},
+    auth::{self, Failures, Guard, Sessions, Tokens},
+    connections::{Admission, Places},
     doors, frame,
     metrics::Metrics,
     openapi, outbox,
@@ -33,6 +34,12 @@ const WATCH_FIRST: Duration = Duration::from_secs(1);
 
 /// How long a caller may take to send the head of a request, or stay silent between two requests.
 const MAX_HEADER_TIME: Duration = Duration::from_secs(60);
+
+/// How often revoked credentials are looked for, for the sake of open streams.
+const REVOCATIONS_EVERY: Duration = Duration::from_millis(500);
+/// How long an HTTP/2 connection may be silent before it is asked whether it is there, and how long it
+/// has to answer.
+const HTTP2_KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(20), Duration::from_secs(10));
 
 /// Why a server could not be started or failed.
 #[derive(Debug, thiserror::Error)]
@@ -131,12 +138,14 @@ impl Builder {
         };
         let listener = TcpListener::bind(options.listen).await.map_err(listen)?;
         let local_addr = listener.local_addr().map_err(listen)?;
-        let (outbox, pending) = options.amqp.map(outbox::prepare).unzip();
+        let prepared = options.amqp.map(outbox::prepare).transpose()?;
+        let (outbox, pending) = prepared.unzip();
         let app = App::new(Parts {
             authority,
             clock,
             tokens,
             sessions: Sessions::default(),
+            failures: Failures::default(),
             guard,
             metrics: self.metrics,
             shed: Shed::new(&options.limits),
@@ -218,6 +227,15 @@ impl Server {
         if let Some(pending) = self.pending {
             pending.start(parts.authority.clone(), &parts.closing, &parts.tasks);
         }
+        let revocations = tokio::spawn({
+            let app = app.clone();
+            async move {
+                loop {
+                    tokio::time::sleep(REVOCATIONS_EVERY).await;
+                    app.parts().tokens.refresh();
+                }
+            }
+        });
         let handle = Handle::new();
         let limit = parts.limits.shutdown();
         let stopper = tokio::spawn({
@@ -237,12 +255,20 @@ impl Server {
             .http1()
             .timer(TokioTimer::new())
             .header_read_timeout(MAX_HEADER_TIME);
-        let served = match self.tls {
-            Some(config) => {
-                let acceptor = RustlsAcceptor::new(config).acceptor(NoDelayAcceptor::new());
-                server.acceptor(acceptor).serve(make).await
-            }
-            None => server.acceptor(NoDelayAcceptor::new()).serve(make).await,
+        server
+            .http_builder()
+            .http2()
+            .timer(TokioTimer::new())
+            .keep_alive_interval(HTTP2_KEEP_ALIVE.0)
+            .keep_alive_timeout(HTTP2_KEEP_ALIVE.1);
+        let places = Places::new(&parts.limits, parts.guard.clone(), parts.metrics.clone());
+        let served = if let Some(config) = self.tls {
+            let acceptor = RustlsAcceptor::new(config).acceptor(NoDelayAcceptor::new());
+            let acceptor = Admission::new(acceptor, places);
+            server.acceptor(acceptor).serve(make).await
+        } else {
+            let acceptor = Admission::new(NoDelayAcceptor::new(), places);
+            server.acceptor(acceptor).serve(make).await
         };
         stopper.abort();
         parts.closing.cancel();
@@ -254,6 +280,7 @@ impl Server {
             tracing::warn!("some work did not finish in time");
         }
         hub.abort();
+        revocations.abort();
         Ok(served?)
     }
 }

@@ -64,6 +64,7 @@ pub enum Output {
 pub struct Command {
     program: Vec<OsString>,
     environment: Vec<(OsString, OsString)>,
+    withheld: Vec<OsString>,
     directory: Option<PathBuf>,
     input: Input,
     output: Output,
@@ -77,6 +78,7 @@ impl Command {
         Self {
             program: vec![program.into()],
             environment: Vec::new(),
+            withheld: Vec::new(),
             directory: None,
             input: Input::Nothing,
             output: Output::Lines,
@@ -94,6 +96,12 @@ impl Command {
     pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
         let pair = (name.as_ref().to_owned(), value.as_ref().to_owned());
         self.environment.push(pair);
+        self
+    }
+
+    /// Keeps a variable of this process from it: a credential that is not its own.
+    pub fn env_remove(mut self, name: impl AsRef<OsStr>) -> Self {
+        self.withheld.push(name.as_ref().to_owned());
         self
     }
 
@@ -148,6 +156,9 @@ impl Command {
             .envs(self.environment)
             // A group of its own: neither Ctrl-C nor a pause of our group reaches the guardian.
             .process_group(0);
+        for name in &self.withheld {
+            command.env_remove(name);
+        }
         if let Some(directory) = &self.directory {
             command.current_dir(directory);
         }

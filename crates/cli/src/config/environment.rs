@@ -84,6 +84,9 @@ pub const SETTINGS: &[Setting] = &[
             Ok(())
         }
     ),
+    setting!("server.lan_guard", "LEASEHOLD_LAN_GUARD", |config, text| {
+        parse_flag(text).map(|value| config.server.lan_guard = value)
+    }),
     setting!("server.allow", "LEASEHOLD_ALLOW", |config, text| {
         parse_list(text).map(|value| config.server.allow = value)
     }),
@@ -121,6 +124,17 @@ pub const SETTINGS: &[Setting] = &[
         "server.limits.streams",
         "LEASEHOLD_LIMITS_STREAMS",
         |config, text| parse_number(text).map(|value| config.server.limits.streams = value)
+    ),
+    setting!(
+        "server.limits.connections",
+        "LEASEHOLD_LIMITS_CONNECTIONS",
+        |config, text| parse_number(text).map(|value| config.server.limits.connections = value)
+    ),
+    setting!(
+        "server.limits.connections_per_address",
+        "LEASEHOLD_LIMITS_CONNECTIONS_PER_ADDRESS",
+        |config, text| parse_number(text)
+            .map(|value| config.server.limits.connections_per_address = value)
     ),
     setting!(
         "server.limits.body_bytes",

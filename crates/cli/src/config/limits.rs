@@ -20,6 +20,10 @@ pub struct Limits {
     pub others: usize,
     /// Open streams.
     pub streams: usize,
+    /// Open connections; at most what the process may have open.
+    pub connections: usize,
+    /// Open connections from one address that is no trusted proxy.
+    pub connections_per_address: usize,
     /// Acquires per second and token; no limit by default.
     pub acquires_per_second: Option<u32>,
     /// How many acquires may come at once before that rate counts.
@@ -43,6 +47,8 @@ impl Default for Limits {
             waiters: limits.waiters,
             others: limits.others,
             streams: limits.streams,
+            connections: limits.connections,
+            connections_per_address: limits.connections_per_address,
             acquires_per_second: limits.acquires_per_second,
             acquire_burst: limits.acquire_burst,
             body_bytes: limits.body_bytes,
@@ -62,6 +68,8 @@ impl Limits {
             waiters: self.waiters,
             others: self.others,
             streams: self.streams,
+            connections: self.connections,
+            connections_per_address: self.connections_per_address,
             acquires_per_second: self.acquires_per_second,
             acquire_burst: self.acquire_burst,
             body_bytes: self.body_bytes,

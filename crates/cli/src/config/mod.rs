@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 pub use environment::{SETTINGS, unknown_variables};
 pub use limits::Limits;
 pub use period::Period;
-pub use sections::{Config, Log, LogFormat};
+pub use sections::{Config, Log, LogFormat, Server};
 pub use sessions::Sessions;
 pub use timing::{check as check_timing, worst_case};
 

@@ -3,14 +3,13 @@
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf};
 
 use ipnet::IpNet;
+use leasehold_api::redact;
 use leasehold_server::auth::{Scope, TokenSpec};
+use leasehold_store::embedded::OnDamage;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::{Limits, Period, Sessions};
-
-/// Shown instead of a secret.
-const REDACTED: &str = "(hidden)";
 
 /// The whole configuration.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -48,7 +47,11 @@ pub struct Server {
     pub tls: Tls,
     /// Tokens that are accepted besides those in the store.
     pub tokens: Vec<TokenEntry>,
-    /// Networks that may connect; all when empty.
+    /// What to do when the embedded store is damaged: `refuse` to start, or `go_on` without what is lost.
+    pub on_damage: OnDamage,
+    /// Let only private and loopback networks connect, and those in `allow`.
+    pub lan_guard: bool,
+    /// Networks that may connect; all when empty and `lan_guard` is off.
     pub allow: Vec<IpNet>,
     /// Proxies whose `X-Forwarded-For` is believed.
     pub trusted_proxies: Vec<IpNet>,
@@ -68,6 +71,8 @@ impl Default for Server {
             insecure_listen: false,
             tls: Tls::default(),
             tokens: Vec::new(),
+            on_damage: OnDamage::default(),
+            lan_guard: false,
             allow: Vec::new(),
             trusted_proxies: Vec::new(),
             amqp: None,
@@ -133,6 +138,7 @@ impl From<TokenEntry> for TokenSpec {
 #[serde(deny_unknown_fields, default)]
 pub struct Client {
     /// The server's address; by default the local one.
+    #[serde(serialize_with = "without_password")]
     pub url: Option<String>,
     /// The credential.
     #[serde(serialize_with = "hidden_option")]
@@ -212,7 +218,7 @@ pub enum LogFormat {
 }
 
 fn hidden<S: Serializer>(_: &SecretString, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(REDACTED)
+    serializer.serialize_str(redact::HIDDEN)
 }
 
 #[expect(clippy::ref_option, reason = "serde hands out references")]
@@ -221,45 +227,21 @@ fn hidden_option<S: Serializer>(
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
     match secret {
-        Some(secret) if !secret.expose_secret().is_empty() => serializer.serialize_some(REDACTED),
+        Some(secret) if !secret.expose_secret().is_empty() => {
+            serializer.serialize_some(redact::HIDDEN)
+        }
         Some(_) | None => serializer.serialize_none(),
     }
 }
 
 #[expect(clippy::ref_option, reason = "serde hands out references")]
-fn without_password<S: Serializer>(
+pub(super) fn without_password<S: Serializer>(
     store: &Option<String>,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
     match store {
-        Some(store) => serializer.serialize_some(&redact_url(store)),
+        Some(store) => serializer.serialize_some(&redact::url(store)),
         None => serializer.serialize_none(),
-    }
-}
-
-/// An address without the password that may be in it.
-pub fn redact_url(url: &str) -> String {
-    let Some((scheme, rest)) = url.split_once("://") else {
-        return url.to_owned();
-    };
-    let authority_end = rest.find(['/', '?']).unwrap_or(rest.len());
-    let (authority, path) = rest.split_at(authority_end);
-    // `password=` may also be a parameter.
-    let path = match path.split_once("password=") {
-        Some((before, after)) => {
-            let end = after.find('&').unwrap_or(after.len());
-            format!("{before}password={REDACTED}{}", &after[end..])
-        }
-        None => path.to_owned(),
-    };
-    match authority.rsplit_once('@') {
-        Some((user, host)) => {
-            let name = user.split_once(':').map_or(user, |(name, _)| name);
-            let colon = if user.contains(':') { ":" } else { "" };
-            let hidden = if colon.is_empty() { "" } else { REDACTED };
-            format!("{scheme}://{name}{colon}{hidden}@{host}{path}")
-        }
-        None => format!("{scheme}://{authority}{path}"),
     }
 }
 
@@ -270,13 +252,11 @@ mod tests {
     #[test]
     fn secrets_are_not_shown() {
         let config: Config = serde_saphyr::from_str(
-            "server:\n  store: postgres://joe:hush@db/x?password=hush&a=b\n  tokens: [{token: hush, scopes: ['leases:read']}]\nclient: {token: hush}\n",
+            "server:\n  store: postgres://joe:hush@db/x?password=hush&a=b\n  tokens: [{token: hush, scopes: ['leases:read']}]\nclient: {token: hush, url: 'http://a:hush@b'}\nsessions: {source_template: 'http://box/{service_ref}?password=hush'}\npoll: {url: 'http://u:hush@x/{id}?token=hush', sinks: [{http: {url: 'http://y/?api_key=hush'}}]}\n",
         )
         .unwrap();
         let shown = serde_saphyr::to_string(&config).unwrap();
         assert!(!shown.contains("hush"), "{shown}");
-        assert_eq!(redact_url("redis://host:1/0"), "redis://host:1/0");
-        assert_eq!(redact_url("redis://:pw@host"), "redis://:(hidden)@host");
         assert!(!format!("{config:?}").contains("[{token: hush"));
     }
 }

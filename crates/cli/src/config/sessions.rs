@@ -33,6 +33,7 @@ pub struct Sessions {
     /// The slots of the pool of tuners, in order of preference.
     pub tuner_slots: Vec<String>,
     /// Where streams come from: a URL with `{service_ref}`. A generated test picture by default.
+    #[serde(serialize_with = "super::sections::without_password")]
     pub source_template: Option<String>,
     /// Where playlists and segments are written; in the data folder by default.
     pub output_dir: Option<PathBuf>,

@@ -241,6 +241,10 @@ fn command(arguments: &Arguments, guard: &Guard, plan: Plan) -> Result<supervise
     let (ask_at, kill_at) = plan.moments(guard.stops_at());
     Command::new(program)
         .args(words)
+        // What renews the lease is not for whoever does the work.
+        .env_remove("LEASEHOLD_API_TOKEN")
+        .env_remove("LEASEHOLD_TOKENS")
+        .env_remove("XG2G_API_TOKENS")
         .env("LEASEHOLD_FENCE", guard.token().to_string())
         .env("LEASEHOLD_KEY", guard.key().as_str())
         .input(Input::Inherited)

@@ -69,6 +69,17 @@ impl Engine {
         Some(to_record(key, value, *revision))
     }
 
+    /// The first records after a key, of whatever kind, in the order of their keys.
+    pub fn records_after(&self, after: Option<&Key>, limit: usize) -> Vec<Record> {
+        use std::ops::Bound;
+        let start = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.records
+            .range::<Key, _>((start, Bound::Unbounded))
+            .take(limit)
+            .map(|(key, (value, revision))| to_record(key, value, *revision))
+            .collect()
+    }
+
     /// Records of one kind in the order of their ids.
     pub fn records(&self, query: &RecordQuery) -> Page<Record> {
         let from = query.after.as_deref().unwrap_or("").max(&query.prefix);

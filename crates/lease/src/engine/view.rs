@@ -29,12 +29,23 @@ impl Engine {
                     let key = Key::new(kind, id).ok();
                     found.extend(key.and_then(|key| self.lease(now, &key)));
                 }
-                (_, _, Some(name)) => found.extend(
-                    self.holders
+                (_, _, Some(name)) => {
+                    // Their keys first: only the leases of the page are put together.
+                    let mut slots: Vec<_> = self
+                        .holders
                         .incarnations(name)
                         .flat_map(|holder| self.holders.slots(&self.slots, holder))
-                        .map(|slot| self.lease_in(slot)),
-                ),
+                        .map(|slot| (&self.slots.get(slot).key, slot))
+                        .filter(|(key, _)| query.after.as_ref().is_none_or(|after| *key > after))
+                        .collect();
+                    slots.sort_unstable();
+                    let leases = slots.into_iter().map(|(_, slot)| self.lease_in(slot));
+                    found.extend(
+                        leases
+                            .filter(|lease| lease.is_live(now) && query.matches(lease))
+                            .take(query.limit.saturating_add(1)),
+                    );
+                }
                 _ => found.extend(self.live()),
             }
         }

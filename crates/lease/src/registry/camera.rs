@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Checks, FieldError, Zone};
+use crate::redact;
 
 /// When a detection belongs to a zone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -131,7 +132,7 @@ impl Camera {
     /// The same camera, fit to be logged, published and shown.
     #[must_use]
     pub fn without_credentials(mut self) -> Self {
-        self.rtsp_url = without_credentials(&self.rtsp_url);
+        self.rtsp_url = redact::without_credentials(&self.rtsp_url);
         self
     }
 
@@ -161,19 +162,6 @@ fn is_source_url(url: &str) -> bool {
         && !rest.is_empty()
         && url.len() <= 2048
         && !url.chars().any(|c| c.is_control() || c.is_whitespace())
-}
-
-/// A URL without its user and password.
-fn without_credentials(url: &str) -> String {
-    let Some((scheme, rest)) = url.split_once("://") else {
-        return url.to_owned();
-    };
-    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
-    let (authority, path) = rest.split_at(end);
-    let host = authority
-        .rsplit_once('@')
-        .map_or(authority, |(_, host)| host);
-    format!("{scheme}://{host}{path}")
 }
 
 #[cfg(test)]
@@ -233,7 +221,6 @@ mod tests {
             camera().without_credentials().rtsp_url,
             "rtsp://camera.local/stream"
         );
-        assert_eq!(without_credentials("http://a@b@c/d@e"), "http://c/d@e");
     }
 
     #[test]

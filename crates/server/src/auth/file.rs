@@ -3,7 +3,7 @@
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, Write as _},
-    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
+    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
 };
 
@@ -187,7 +187,10 @@ impl TokenFile {
     fn lock(&self) -> Result<File, Error> {
         let path = self.dir.join("tokens.lock");
         let lock = || -> io::Result<File> {
-            fs::create_dir_all(&self.dir)?;
+            fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(&self.dir)?;
             let file = OpenOptions::new()
                 .create(true)
                 .truncate(false)

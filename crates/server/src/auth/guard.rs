@@ -25,6 +25,8 @@ pub struct Origin {
     pub client: IpAddr,
     /// Whether the client itself is at the other end of the socket, as far as can be seen.
     pub direct: bool,
+    /// Whether a trusted proxy named its client in a way that cannot be read.
+    pub unreadable: bool,
 }
 
 /// Private and loopback networks of IPv4 and IPv6.
@@ -79,44 +81,54 @@ impl Guard {
         let peer = peer.to_canonical();
         let proxied = PROXY_HEADERS.iter().any(|name| headers.contains_key(*name));
         let trusted = self.trusts(peer);
+        let behind = if trusted {
+            self.behind(headers)
+        } else {
+            Ok(None)
+        };
         Origin {
-            client: if trusted {
-                self.behind(headers).unwrap_or(peer)
-            } else {
-                peer
-            },
+            client: behind.ok().flatten().unwrap_or(peer),
             direct: !proxied && !trusted,
+            unreadable: behind.is_err(),
         }
     }
 
-    /// Whether this client may talk to the server.
-    pub fn admits(&self, client: IpAddr) -> bool {
-        let client = client.to_canonical();
-        self.allow
-            .as_ref()
-            .is_none_or(|networks| networks.iter().any(|network| network.contains(&client)))
+    /// Whether this client may talk to the server. One that cannot be read may not, where it matters.
+    pub fn admits(&self, origin: Origin) -> bool {
+        let client = origin.client.to_canonical();
+        self.allow.as_ref().is_none_or(|networks| {
+            !origin.unreadable && networks.iter().any(|network| network.contains(&client))
+        })
     }
 
-    fn trusts(&self, address: IpAddr) -> bool {
+    /// Whether this is a proxy that is believed.
+    pub(crate) fn trusts(&self, address: IpAddr) -> bool {
         self.trusted
             .iter()
             .any(|network| network.contains(&address))
     }
 
-    /// `None` when a hop cannot be read, or when all of them are trusted.
-    fn behind(&self, headers: &HeaderMap) -> Option<IpAddr> {
+    /// The nearest hop that is not trusted, `None` when all of them are. An error when a hop before it
+    /// cannot be read.
+    fn behind(&self, headers: &HeaderMap) -> Result<Option<IpAddr>, Unreadable> {
         let values: Vec<_> = headers.get_all(FORWARDED_FOR).iter().collect();
         for value in values.into_iter().rev() {
-            for hop in value.to_str().ok()?.rsplit(',') {
-                let hop = hop.trim().parse::<IpAddr>().ok()?.to_canonical();
+            for hop in value.as_bytes().rsplit(|&byte| byte == b',') {
+                let hop = std::str::from_utf8(hop).map_err(|_| Unreadable)?;
+                let hop: IpAddr = hop.trim().parse().map_err(|_| Unreadable)?;
+                let hop = hop.to_canonical();
                 if !self.trusts(hop) {
-                    return Some(hop);
+                    return Ok(Some(hop));
                 }
             }
         }
-        None
+        Ok(None)
     }
 }
+
+/// A hop that cannot be read.
+#[derive(Clone, Copy)]
+struct Unreadable;
 
 fn networks(list: &[String], field: &'static str) -> Result<Vec<IpNet>, lease::Invalid> {
     list.iter()
@@ -154,6 +166,25 @@ mod tests {
             .to_string()
     }
 
+    fn admits(guard: &Guard, peer: &str, forwarded: &[&[u8]]) -> bool {
+        let mut headers = HeaderMap::new();
+        for value in forwarded {
+            headers.append(FORWARDED_FOR, http::HeaderValue::from_bytes(value).unwrap());
+        }
+        guard.admits(guard.origin(peer.parse().unwrap(), &headers))
+    }
+
+    #[test]
+    fn a_hop_that_cannot_be_read_is_not_let_in_where_a_guard_is_set() {
+        let guarded = guard(None, &["10.0.0.0/8"]);
+        assert!(admits(&guarded, "10.0.0.1", &[b"192.168.0.1"]));
+        assert!(!admits(&guarded, "10.0.0.1", &[b"\xe9, 8.8.8.8"]));
+        assert!(!admits(&guarded, "10.0.0.1", &[b"8.8.8.8, \xe9"]));
+        assert!(!admits(&guarded, "10.0.0.1", &[b"8.8.8.8", b"what"]));
+        let open = Guard::new(None, &["10.0.0.0/8".to_owned()]).unwrap();
+        assert!(admits(&open, "10.0.0.1", &[b"\xe9"]));
+    }
+
     #[test]
     fn private_networks_of_both_families_are_let_in_by_default() {
         let guard = guard(None, &[]);
@@ -166,10 +197,10 @@ mod tests {
             "fe80::1",
             "::ffff:10.0.0.1",
         ] {
-            assert!(guard.admits(inside.parse().unwrap()), "{inside}");
+            assert!(admits(&guard, inside, &[]), "{inside}");
         }
         for outside in ["8.8.8.8", "2001:db8::1", "172.32.0.1", "::ffff:8.8.8.8"] {
-            assert!(!guard.admits(outside.parse().unwrap()), "{outside}");
+            assert!(!admits(&guard, outside, &[]), "{outside}");
         }
     }
 

@@ -4,6 +4,7 @@
 //! scope were checked, before its body is read.
 
 pub(crate) mod cookie;
+mod failures;
 mod file;
 mod guard;
 mod scope;
@@ -12,10 +13,12 @@ mod tokens;
 use std::{marker::PhantomData, sync::Arc};
 
 use axum::extract::FromRequestParts;
-use http::{HeaderMap, Method, header, request::Parts};
+use http::{header, request::Parts};
 use leasehold_api::Code;
+use tokio_util::sync::CancellationToken;
 
 pub use cookie::{COOKIE, Sessions};
+pub(crate) use failures::Failures;
 pub use file::{ADMIN_TOKEN_FILE, Created, Stored, TOKENS_FILE, TokenFile};
 pub use guard::{Guard, Origin, default_networks};
 pub use scope::{Area, Level, Scope};
@@ -32,12 +35,19 @@ pub struct Caller {
     pub scopes: Arc<[Scope]>,
     /// The tenant it is bound to.
     pub tenant: Option<Arc<str>>,
+    /// Cancelled when the credential is revoked or no longer what it was: open streams end with it.
+    pub revoked: CancellationToken,
 }
 
 impl Caller {
     /// Whether the scope reaches this far.
     pub fn may(&self, area: Area, level: Level) -> bool {
         self.scopes.iter().any(|scope| scope.covers(area, level))
+    }
+
+    /// Whether this is one of the server's own agents: `leases:admin` without a tenant.
+    pub fn is_agent(&self) -> bool {
+        self.tenant.is_none() && self.may(Area::Leases, Level::Admin)
     }
 
     /// Fails unless the scope reaches this far.
@@ -147,10 +157,19 @@ impl FromRequestParts<App> for Authenticated {
     type Rejection = Reject;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Reject> {
-        let caller = authenticate(app, &parts.method, &parts.headers)?;
+        let caller = match authenticate(app, parts) {
+            Ok(caller) => caller,
+            Err(Unknown::Nothing) => return Err(failed()),
+            Err(Unknown::Wrong) => {
+                let Some(origin) = parts.extensions.get::<Origin>() else {
+                    return Err(failed());
+                };
+                return Err(app.parts().failures.note(origin.client, failed()).await);
+            }
+        };
         if let Some(known) = parts.extensions.get::<KnownAs>() {
             // Set once per request; a second extractor finds the same caller.
-            let _ = known.0.set(caller.token_id.clone());
+            let _ = known.0.set(caller.clone());
         }
         Ok(Self(caller))
     }
@@ -164,23 +183,34 @@ fn failed() -> Reject {
     )
 }
 
-fn authenticate(app: &App, method: &Method, headers: &HeaderMap) -> Result<Caller, Reject> {
+/// Why a caller is not known.
+enum Unknown {
+    /// It sent no credential.
+    Nothing,
+    /// It sent one that is not let in.
+    Wrong,
+}
+
+fn authenticate(app: &App, parts: &Parts) -> Result<Caller, Unknown> {
     let tokens = &app.parts().tokens;
+    let headers = &parts.headers;
     if let Some(value) = headers.get(header::AUTHORIZATION) {
-        let secret = bearer(value.as_bytes()).ok_or_else(failed)?;
-        return tokens.find(secret).ok_or_else(failed);
+        let secret = bearer(value.as_bytes()).ok_or(Unknown::Wrong)?;
+        return tokens.find(secret).ok_or(Unknown::Wrong);
     }
-    let session = cookie::from_headers(headers).ok_or_else(failed)?;
-    if !method.is_safe() && !same_origin(headers) {
-        return Err(failed());
+    let session = cookie::from_headers(headers).ok_or(Unknown::Nothing)?;
+    // A browser opens a WebSocket for any page: that is no mere look.
+    let looks = parts.method.is_safe() && !headers.contains_key(header::UPGRADE);
+    if !looks && !same_origin(parts) {
+        return Err(Unknown::Wrong);
     }
     let token_id = app
         .parts()
         .sessions
         .find(session, app.clock().boot())
-        .ok_or_else(failed)?;
+        .ok_or(Unknown::Wrong)?;
     // The session is only as good as its token is now: revoking the token ends it.
-    tokens.find_id(&token_id).ok_or_else(failed)
+    tokens.find_id(&token_id).ok_or(Unknown::Wrong)
 }
 
 /// The secret of an `Authorization: Bearer` header.
@@ -190,14 +220,17 @@ pub(crate) fn bearer(value: &[u8]) -> Option<&[u8]> {
 }
 
 /// Browsers send `Origin` with everything that changes something. `SameSite=Strict` keeps other
-/// sites out already; this also keeps out other ports of the same host.
-fn same_origin(headers: &HeaderMap) -> bool {
-    let Some(origin) = headers.get(header::ORIGIN) else {
+/// sites out already; this also keeps out other ports of the same host. HTTP/2 has no `Host`: the
+/// request's own authority stands for it.
+fn same_origin(parts: &Parts) -> bool {
+    let Some(origin) = parts.headers.get(header::ORIGIN) else {
         return true;
     };
-    let host = headers
-        .get(header::HOST)
-        .and_then(|host| host.to_str().ok());
+    let host = parts.headers.get(header::HOST);
+    let host = match host {
+        Some(host) => host.to_str().ok(),
+        None => parts.uri.authority().map(http::uri::Authority::as_str),
+    };
     let origin = origin
         .to_str()
         .ok()

@@ -3,7 +3,7 @@
 use std::{
     path::Path,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -16,6 +16,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
+use tokio_util::sync::CancellationToken;
 
 use super::{Caller, Scope, TokenFile, file::Version};
 
@@ -123,6 +124,15 @@ struct Known {
     caller: Caller,
 }
 
+impl Known {
+    /// Whether it lets the same caller do the same.
+    fn same(&self, other: &Self) -> bool {
+        self.digest == other.digest
+            && self.caller.scopes == other.caller.scopes
+            && self.caller.tenant == other.caller.tenant
+    }
+}
+
 struct Loaded {
     known: Vec<Known>,
     version: Option<Version>,
@@ -134,6 +144,8 @@ pub struct Tokens {
     given: Vec<Known>,
     loaded: ArcSwap<Loaded>,
     looked_at: AtomicU64,
+    /// Held while the file is read again, so that each credential has one token for its end.
+    reading: Mutex<()>,
     clock: Arc<dyn Clock>,
 }
 
@@ -146,11 +158,20 @@ impl Tokens {
         clock: Arc<dyn Clock>,
     ) -> Result<Self, Error> {
         let file = data_dir.map(TokenFile::new);
-        let given: Vec<Known> = given
-            .iter()
-            .enumerate()
-            .map(|(index, spec)| known_spec(index, spec))
-            .collect();
+        let mut known: Vec<Known> = Vec::with_capacity(given.len());
+        for (index, spec) in given.iter().enumerate() {
+            let mut next = known_spec(index, spec);
+            if known
+                .iter()
+                .any(|it| it.caller.token_id == next.caller.token_id)
+            {
+                // Two of one name are two credentials: neither stands for the other.
+                let suffix = hex::encode(&next.digest[..4]);
+                next.caller.token_id = format!("{}-{suffix}", next.caller.token_id).into();
+            }
+            known.push(next);
+        }
+        let given = known;
         if let Some(file) = &file {
             if given.is_empty() && file.list()?.is_empty() {
                 file.create_admin(clock.unix())?;
@@ -165,6 +186,7 @@ impl Tokens {
             given,
             loaded: ArcSwap::from_pointee(loaded),
             looked_at,
+            reading: Mutex::new(()),
             clock,
         })
     }
@@ -178,6 +200,11 @@ impl Tokens {
             self.look_again(true);
             self.search(&digest)
         })
+    }
+
+    /// Looks at the file: what was revoked ends now, also where nobody asks.
+    pub(crate) fn refresh(&self) {
+        self.look_again(true);
     }
 
     /// The caller behind a token's id, if that token is still let in.
@@ -215,8 +242,17 @@ impl Tokens {
         if file.version() == self.loaded.load().version {
             return;
         }
+        let _reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
         match load(Some(file)) {
-            Ok(loaded) => self.loaded.store(Arc::new(loaded)),
+            Ok(mut loaded) => {
+                for before in &self.loaded.load().known {
+                    match loaded.known.iter_mut().find(|it| it.same(before)) {
+                        Some(same) => same.caller.revoked = before.caller.revoked.clone(),
+                        None => before.caller.revoked.cancel(),
+                    }
+                }
+                self.loaded.store(Arc::new(loaded));
+            }
             // A file that cannot be read lets nobody new in, and nobody out.
             Err(error) => tracing::error!(%error, "the tokens could not be read again"),
         }
@@ -244,6 +280,7 @@ fn load(file: Option<&TokenFile>) -> Result<Loaded, Error> {
                     token_id: stored.id.into(),
                     scopes: stored.scopes.into(),
                     tenant: stored.tenant.map(Into::into),
+                    revoked: CancellationToken::new(),
                 },
             })
         })
@@ -262,6 +299,7 @@ fn known_spec(index: usize, spec: &TokenSpec) -> Known {
                 .into(),
             scopes: spec.scopes.clone().into(),
             tenant: spec.tenant.clone().map(Into::into),
+            revoked: CancellationToken::new(),
         },
     }
 }

@@ -51,9 +51,15 @@ async fn readyz(State(app): State<App>) -> Result<Json<Health>, Reject> {
     timeout(limit, app.authority().now())
         .await
         .map_err(|_| too_slow())??;
+    let capabilities = app.authority().capabilities();
+    if capabilities.degraded {
+        return Err(Reject::from(lease::Error::Unavailable(
+            "the store takes no changes".into(),
+        )));
+    }
     Ok(Json(Health {
         status: "ready",
-        store: Some(app.authority().capabilities().store),
+        store: Some(capabilities.store),
     }))
 }
 

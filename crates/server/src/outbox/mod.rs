@@ -10,7 +10,7 @@ use std::{sync::Arc, time::Duration};
 
 use lapin::{
     Channel, Connection, ConnectionProperties, ExchangeKind, options::ConfirmSelectOptions,
-    options::ExchangeDeclareOptions, types::FieldTable,
+    options::ExchangeDeclareOptions, types::FieldTable, uri::AMQPUri,
 };
 use lease::Authority;
 use secrecy::{ExposeSecret, SecretString};
@@ -53,7 +53,18 @@ pub(crate) struct Pending {
 }
 
 /// The outbox for a broker, and its tasks, which do not run yet.
-pub(crate) fn prepare(url: SecretString) -> (Outbox, Pending) {
+pub(crate) fn prepare(url: SecretString) -> Result<(Outbox, Pending), lease::Invalid> {
+    let scheme = url
+        .expose_secret()
+        .split_once("://")
+        .map(|(scheme, _)| scheme);
+    if !matches!(scheme, Some("amqp" | "amqps")) || url.expose_secret().parse::<AMQPUri>().is_err()
+    {
+        return Err(lease::Invalid::new(
+            "amqp",
+            "amqp://HOST, or amqps://HOST for an encrypted connection",
+        ));
+    }
     let (sender, receiver) = mpsc::channel(HEARTBEATS);
     let outbox = Outbox {
         heartbeats: Some(sender),
@@ -62,7 +73,7 @@ pub(crate) fn prepare(url: SecretString) -> (Outbox, Pending) {
         url: Arc::new(url),
         heartbeats: receiver,
     };
-    (outbox, pending)
+    Ok((outbox, pending))
 }
 
 impl Pending {

@@ -1,6 +1,9 @@
 //! Cameras: documents whose names are given only once, since runners own them by their names.
 
-use lease::registry::{CAMERA, Camera, FieldError, is_name};
+use lease::{
+    redact,
+    registry::{CAMERA, Camera, FieldError, is_name},
+};
 use leasehold_api::Code;
 use serde_json::{Map, Value};
 
@@ -38,6 +41,12 @@ impl Item for Camera {
         match text {
             Some(uuid) => store::settle(fields, "camera_uuid", uuid.into()),
             None => Ok(()),
+        }
+    }
+
+    fn restore(change: &mut Map<String, Value>, stored: &Self) {
+        if let Some(Value::String(url)) = change.get_mut("rtsp_url") {
+            *url = redact::restored(url, &stored.rtsp_url);
         }
     }
 

@@ -39,6 +39,9 @@ pub(crate) trait Item: Serialize + DeserializeOwned + PartialEq + Send + Sync {
         text: Option<&str>,
     ) -> Result<(), Reject>;
 
+    /// Puts back what a caller that may not see secrets could not send.
+    fn restore(_: &mut Map<String, Value>, _stored: &Self) {}
+
     /// The answer when there is none.
     fn unknown() -> Reject;
 
@@ -99,13 +102,14 @@ pub(crate) async fn create<T: Item>(
     }
 }
 
-/// Changes the fields that are named.
+/// Changes the fields that are named. A caller that does not see secrets leaves them as they are.
 pub(crate) async fn update<T: Item>(
     app: &App,
     place: &Place,
     text: &str,
     condition: Condition,
     Document(mut change): Document,
+    sees_secrets: bool,
 ) -> Result<Found<T>, Reject> {
     T::settle(&mut change, place, Some(text))?;
     for _ in 0..store::ATTEMPTS {
@@ -117,7 +121,11 @@ pub(crate) async fn update<T: Item>(
                 "a stored document is no object",
             ));
         };
-        store::merge(&mut fields, change.clone());
+        let mut change = change.clone();
+        if !sees_secrets {
+            T::restore(&mut change, &found.value);
+        }
+        store::merge(&mut fields, change);
         let item: T = checked(fields)?;
         if item == found.value {
             // Nothing changes: no new version for anyone to fetch.

@@ -7,6 +7,7 @@ pub(crate) mod cameras;
 pub(crate) mod heartbeat;
 pub(crate) mod items;
 pub(crate) mod runners;
+pub(crate) mod secrets;
 pub(crate) mod site;
 pub(crate) mod store;
 mod zones;

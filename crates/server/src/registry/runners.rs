@@ -11,6 +11,7 @@ use lease::{
 use leasehold_api::{Code, RegisterRequest, Seconds};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use sha2::{Digest as _, Sha256};
 
 use super::{
     Place, index_key, invalid, place_of,
@@ -191,10 +192,10 @@ fn in_use(id: &str) -> Reject {
 }
 
 fn runner(request: &RegisterRequest, now: UnixMillis) -> Result<Runner, Reject> {
-    let incarnation = request
-        .incarnation
-        .as_deref()
-        .unwrap_or(leasehold_api::DEFAULT_INCARNATION);
+    let incarnation = match &request.incarnation {
+        Some(incarnation) => Incarnation::new(incarnation)?,
+        None => address_incarnation(&request.host, request.port)?,
+    };
     let runner = Runner {
         runner_id: request.runner_id.clone(),
         tenant_id: request.tenant_id.clone(),
@@ -206,7 +207,7 @@ fn runner(request: &RegisterRequest, now: UnixMillis) -> Result<Runner, Reject> 
         capacity: request.capacity.unwrap_or(DEFAULT_CAPACITY),
         metrics_port: request.metrics_port,
         capabilities: request.capabilities.clone(),
-        incarnation: Incarnation::new(incarnation)?,
+        incarnation,
         status: RunnerStatus::Active,
         current_load: 0,
         metrics: Map::new(),
@@ -215,6 +216,16 @@ fn runner(request: &RegisterRequest, now: UnixMillis) -> Result<Runner, Reject> 
     };
     runner.validate().map_err(invalid)?;
     Ok(runner)
+}
+
+/// What a runner that names no incarnation is known by: where it listens. The same name on another host
+/// or port is another one.
+fn address_incarnation(host: &str, port: u16) -> Result<Incarnation, Reject> {
+    if let Ok(readable) = Incarnation::new(format!("{host}_{port}")) {
+        return Ok(readable);
+    }
+    let digest = Sha256::digest(format!("{host}_{port}"));
+    Ok(Incarnation::new(hex::encode(&digest[..16]))?)
 }
 
 /// Asks for the lease that says a runner is there.

@@ -15,6 +15,7 @@ use crate::{
     App, Reject,
     auth::{Area, Caller, Level},
     metrics::Open,
+    registry::secrets,
 };
 
 /// In which words changes are told.
@@ -123,6 +124,10 @@ impl Watcher {
                     // Records may hold what only an administrator should read.
                     snapshot.records.clear();
                 }
+                let records = std::mem::take(&mut snapshot.records).into_iter();
+                snapshot.records = records
+                    .map(|record| secrets::shown(&self.caller, record))
+                    .collect();
                 Some(match self.format {
                     Format::Public => message(
                         &Snapshot {

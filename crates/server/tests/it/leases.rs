@@ -130,7 +130,7 @@ async fn l4_l5_several_keys_and_pools_are_one_step() {
         .await;
     assert_eq!(free["leases"], json!([]));
 
-    let pool = json!({"pool": {"kind": "tuner", "ids": ["0", "1"]}, "holder": "p"});
+    let pool = json!({"pool": {"kind": "slot", "ids": ["0", "1"]}, "holder": "p"});
     let (_, first) = acquire(pool.clone()).await;
     let (_, second) = acquire(pool.clone()).await;
     assert_eq!((&first["id"], &second["id"]), (&json!("0"), &json!("1")));

@@ -5,13 +5,17 @@ mod support;
 
 mod auth;
 mod control_plane_client;
+mod credentials;
 mod documents;
 mod failures;
 mod frame;
 mod kernel;
 mod leases;
+mod limits;
 mod outbox;
 mod registry;
+mod reserved;
+mod secrets;
 mod sessions;
 mod spec;
 mod streams;

@@ -79,6 +79,7 @@ impl Authority for Embedded {
             shared: false,
             renewals_streamed: self.shared.renewals != RenewalEvents::Off,
             caveats,
+            degraded: self.shared.degraded.load(Ordering::Acquire),
         }
     }
 
@@ -170,7 +171,7 @@ impl Authority for Embedded {
     }
 
     fn records(&self, query: RecordQuery) -> Answer<'_, Page<Record>> {
-        Box::pin(self.look(move |engine, _| engine.records(&query)))
+        Box::pin(self.look_at_page(move |engine, _| engine.records(&query)))
     }
 
     fn events(&self, query: EventQuery) -> Answer<'_, EventPage> {

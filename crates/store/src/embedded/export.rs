@@ -18,7 +18,7 @@ use super::{
     History, OpenError,
     guard::{self, Guard},
     history,
-    journal::{Failure, Journal, key_of, next_slot},
+    journal::{Failure, Journal, next_record, next_slot},
     lock::{self, Lock},
     place::Place,
     row,
@@ -244,16 +244,13 @@ impl Export for Site {
     fn records(&self, cursor: String) -> Answer<'_, Part<Record>> {
         Box::pin(self.work(move |connection| {
             let mut statement = connection.prepare_cached(
-                "SELECT key, value, revision FROM records WHERE key > ?1 ORDER BY key LIMIT ?2",
+                "SELECT key, value, revision, sum FROM records WHERE key > ?1
+                 ORDER BY key LIMIT ?2",
             )?;
             let mut rows = statement.query(params![cursor, PAGE as u64])?;
             let mut items = Vec::new();
-            while let Some(row) = rows.next()? {
-                items.push(Record {
-                    key: key_of("records", row.get(0)?)?,
-                    value: row.get::<_, String>(1)?.into(),
-                    revision: Revision::new(row.get(2)?),
-                });
+            while let Some(record) = next_record(&mut rows)? {
+                items.push(record);
             }
             let next = next(items.len(), items.last().map(|record| &record.key));
             Ok(Part { items, next })

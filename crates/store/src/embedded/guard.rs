@@ -14,7 +14,9 @@ use std::{
 
 use lease::{Revision, Token};
 
-use super::row::checksum;
+use std::os::unix::fs::OpenOptionsExt as _;
+
+use super::{private, row::checksum};
 
 /// The name of the file.
 pub(super) const FILE: &str = "guard";
@@ -78,6 +80,7 @@ impl Guard {
             .write(true)
             .create(true)
             .truncate(false)
+            .mode(private::FILE_MODE)
             .open(path)?;
         let mark = before.unwrap_or(Mark::NONE);
         Ok((Self { file, mark }, before))

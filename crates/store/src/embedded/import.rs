@@ -105,10 +105,12 @@ impl Import for Site {
             let transaction = begin(connection)?;
             for record in records {
                 let mut insert = transaction.prepare_cached(
-                    "INSERT OR REPLACE INTO records (key, value, revision) VALUES (?1, ?2, ?3)",
+                    "INSERT OR REPLACE INTO records (key, value, revision, sum)
+                     VALUES (?1, ?2, ?3, ?4)",
                 )?;
+                let sum = row::record_sum(&record.key, &record.value, record.revision);
                 let revision = record.revision.get();
-                insert.execute(params![record.key.as_str(), &*record.value, revision])?;
+                insert.execute(params![record.key.as_str(), &*record.value, revision, sum])?;
             }
             Ok(transaction.commit()?)
         }))

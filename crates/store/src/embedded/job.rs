@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use lease::{
-    Error, Event, LeaseRef, Revision, Snapshot, UnixMillis,
+    Error, Event, LeaseRef, Revision, UnixMillis,
     engine::{Command, Engine, Outcome},
 };
 use tokio::sync::{broadcast, oneshot};
@@ -17,6 +17,9 @@ pub(super) type Glimpse = Box<dyn FnOnce(Option<&Error>) + Send>;
 /// A look at the engine.
 pub(super) type Look = Box<dyn FnOnce(&Engine, UnixMillis) -> Glimpse + Send>;
 
+/// A look at the engine after a batch.
+pub(super) type Settled = Box<dyn FnOnce(Result<(&Engine, UnixMillis), &Error>) + Send>;
+
 /// One thing for the writer to do.
 pub(super) enum Job {
     /// Decide a command.
@@ -28,11 +31,11 @@ pub(super) enum Job {
     },
     /// Read the engine.
     Look(Look),
-    /// Start a live stream, with everything live first if asked for.
-    Watch {
-        snapshot: bool,
-        reply: Reply<Subscription>,
-    },
+    /// Read the engine after the batch: everything it shows is durable, and every event up to its
+    /// revision was passed on to the watchers.
+    Settled(Settled),
+    /// Start a live stream.
+    Watch(Reply<Subscription>),
     /// Look at what is gone, and at the clock.
     Poke,
     /// Stop in good order.
@@ -48,7 +51,6 @@ pub(super) struct Subscription {
     /// Everything after this revision is in `events`.
     pub revision: Revision,
     pub events: broadcast::Receiver<Arc<Event>>,
-    pub snapshot: Option<Box<Snapshot>>,
 }
 
 /// A caller that waited went away.

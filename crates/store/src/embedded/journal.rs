@@ -230,16 +230,11 @@ impl Journal {
     fn records(&self) -> Result<Vec<Record>, Failure> {
         let mut statement = self
             .connection
-            .prepare("SELECT key, value, revision FROM records")?;
+            .prepare("SELECT key, value, revision, sum FROM records")?;
         let mut rows = statement.query([])?;
         let mut records = Vec::new();
-        while let Some(row) = rows.next()? {
-            let value: String = row.get(1)?;
-            records.push(Record {
-                key: key_of("records", row.get(0)?)?,
-                value: value.into(),
-                revision: Revision::new(row.get(2)?),
-            });
+        while let Some(record) = next_record(&mut rows)? {
+            records.push(record);
         }
         Ok(records)
     }
@@ -420,14 +415,17 @@ fn write_records(
     keys.sort_unstable();
     keys.dedup();
     let mut upsert = connection.prepare_cached(
-        "INSERT INTO records (key, value, revision) VALUES (?1, ?2, ?3)
-         ON CONFLICT (key) DO UPDATE SET value = excluded.value, revision = excluded.revision",
+        "INSERT INTO records (key, value, revision, sum) VALUES (?1, ?2, ?3, ?4)
+         ON CONFLICT (key) DO UPDATE
+         SET value = excluded.value, revision = excluded.revision, sum = excluded.sum",
     )?;
     let mut delete = connection.prepare_cached("DELETE FROM records WHERE key = ?1")?;
     for key in keys {
         match engine.record(key) {
             Some(record) => {
-                upsert.execute(params![key.as_str(), &*record.value, record.revision.get()])?
+                let sum = row::record_sum(key, &record.value, record.revision);
+                let revision = record.revision.get();
+                upsert.execute(params![key.as_str(), &*record.value, revision, sum])?
             }
             None => delete.execute([key.as_str()])?,
         };
@@ -447,6 +445,28 @@ pub(super) fn next_slot(rows: &mut rusqlite::Rows<'_>) -> Result<Option<StoredSl
         key: key.to_string(),
         why,
     })
+}
+
+/// The next record of rows with the columns key, value, revision and sum.
+pub(super) fn next_record(rows: &mut rusqlite::Rows<'_>) -> Result<Option<Record>, Failure> {
+    let Some(row) = rows.next()? else {
+        return Ok(None);
+    };
+    let key = key_of("records", row.get(0)?)?;
+    let value: String = row.get(1)?;
+    let revision = Revision::new(row.get(2)?);
+    if row.get::<_, i64>(3)? != i64::from(row::record_sum(&key, &value, revision)) {
+        return Err(Failure::Row {
+            table: "records",
+            key: key.to_string(),
+            why: Unreadable::Checksum,
+        });
+    }
+    Ok(Some(Record {
+        key,
+        value: value.into(),
+        revision,
+    }))
 }
 
 /// A key as it stands in a table.

@@ -6,35 +6,46 @@ use lease::{Error, Key, Lease, LeaseQuery, Page, Status, engine::Engine};
 use super::{Embedded, history};
 
 /// How many keys are looked at in one go.
-const STEP: usize = 1_000;
+pub(super) const STEP: usize = 1_000;
+/// The same when a page is small: filters may leave out most of it.
+const SMALL_STEP: usize = 200;
 
 /// Live and pending leases in the order of their keys.
 pub(super) async fn live(store: &Embedded, query: LeaseQuery) -> Result<Page<Lease>, Error> {
     // The engine finds a key's lease and a holder's leases at once, and knows alone who waits.
     let one_key = query.kind.is_some() && query.id.is_some();
     if one_key || query.holder.is_some() || query.status == Some(Status::Pending) {
+        // Renewals ask for a holder's leases too: they do not queue up behind those who read everything.
+        let places = if query.holder.is_some() || one_key {
+            &store.shared.holder_pages
+        } else {
+            &store.shared.pages
+        };
         return store
-            .look(move |engine, now| engine.leases(now, &query))
+            .look_in(places, move |engine, now| engine.leases(now, &query))
             .await;
     }
+    // One more than asked for says whether there is more.
+    let step = query.limit.saturating_add(1).clamp(SMALL_STEP, STEP);
     let mut items: Vec<Lease> = Vec::new();
     let mut after = query.after.clone();
     loop {
         let (asked, from) = (query.clone(), after.clone());
         let keys = store
             .readers()
-            .read(move |connection| history::live_keys(connection, &asked, from.as_ref(), STEP))
+            .read(move |connection| history::live_keys(connection, &asked, from.as_ref(), step))
             .await?;
-        let last = (keys.len() == STEP).then(|| keys.last().cloned()).flatten();
+        let last = (keys.len() == step).then(|| keys.last().cloned()).flatten();
         let (asked, from, to) = (query.clone(), after.take(), last.clone());
         let found = store
-            .look(move |engine, now| {
+            .look_at_page(move |engine, now| {
                 let mut found = pending(engine, now, &asked, from.as_ref(), to.as_ref());
-                found.extend(keys.iter().filter_map(|key| engine.lease(now, key)));
+                let live = keys.iter().filter_map(|key| engine.lease(now, key));
+                found.extend(live.filter(|lease| asked.matches(lease)));
                 found
             })
             .await?;
-        items.extend(found.into_iter().filter(|lease| query.matches(lease)));
+        items.extend(found);
         let Some(last) = last else {
             return Ok(query.page(items));
         };

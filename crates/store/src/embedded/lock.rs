@@ -3,10 +3,11 @@
 use std::{
     fs::{File, OpenOptions, TryLockError},
     io::{Read, Seek, SeekFrom, Write},
+    os::unix::fs::OpenOptionsExt as _,
     path::Path,
 };
 
-use super::OpenError;
+use super::{OpenError, private};
 
 /// Held for as long as the store is open. The kernel lets go of it with the process, however that ends.
 pub(super) struct Lock {
@@ -25,6 +26,7 @@ pub(super) fn take(dir: &Path) -> Result<Lock, OpenError> {
         .write(true)
         .create(true)
         .truncate(false)
+        .mode(private::FILE_MODE)
         .open(&path)
         .map_err(io)?;
     match file.try_lock() {

@@ -18,11 +18,13 @@ mod lock;
 mod options;
 mod outage;
 mod place;
+mod private;
 mod readers;
 mod retention;
 mod row;
 mod schema;
 mod seals;
+mod snapshot;
 mod start;
 mod state;
 mod time;
@@ -41,7 +43,7 @@ use lease::{
     engine::{Engine, RenewalEvents},
 };
 use readers::Readers;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 
 pub use error::OpenError;
 pub(crate) use export::{Site, bolt_in};
@@ -60,9 +62,24 @@ struct Shared {
     calls: AtomicU64,
     readers: Readers,
     closed: Arc<AtomicBool>,
+    /// Set while the disk takes no changes.
+    degraded: Arc<AtomicBool>,
     durable: bool,
     renewals: RenewalEvents,
+    /// Pages of leases or records that the writer is asked for at the same time.
+    pages: Semaphore,
+    /// The same for the leases of one holder.
+    holder_pages: Semaphore,
+    /// Snapshots that are put together at the same time.
+    snapshots: Semaphore,
 }
+
+/// How many pages the writer is asked for at the same time. A renewal waits for these at most.
+const PAGES: usize = 4;
+/// How many pages of one holder's leases: renewals under a tenant ask for these.
+const HOLDER_PAGES: usize = 8;
+/// How many snapshots are put together at the same time: each holds everything that is live.
+const SNAPSHOTS: usize = 2;
 
 impl Embedded {
     /// An authority that forgets everything when the process ends: for tests and throw-away use.
@@ -110,9 +127,27 @@ impl Embedded {
         answer.await.map_err(|_| self.silence())?
     }
 
-    async fn subscribe(&self, snapshot: bool) -> Result<Subscription, Error> {
+    /// Looks at a page of the engine, in its turn. Only a few such looks are with the writer at the
+    /// same time, so that a renewal never waits for more than those.
+    async fn look_at_page<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&Engine, UnixMillis) -> T + Send + 'static,
+    ) -> Result<T, Error> {
+        self.look_in(&self.shared.pages, look).await
+    }
+
+    async fn look_in<T: Send + 'static>(
+        &self,
+        places: &Semaphore,
+        look: impl FnOnce(&Engine, UnixMillis) -> T + Send + 'static,
+    ) -> Result<T, Error> {
+        let _place = places.acquire().await.map_err(|_| closed())?;
+        self.look(look).await
+    }
+
+    async fn subscribe(&self) -> Result<Subscription, Error> {
         let (reply, answer) = oneshot::channel();
-        self.send(Job::Watch { snapshot, reply }).await?;
+        self.send(Job::Watch(reply)).await?;
         answer.await.map_err(|_| self.silence())?
     }
 

@@ -64,7 +64,8 @@ impl Default for History {
 }
 
 /// What to do at the start when stored state is damaged or missing.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum OnDamage {
     /// Say what is wrong, and do not start.
     #[default]

@@ -5,6 +5,8 @@
 //! go on, and whoever wants a change is told that nothing happened. The disk is tried again every few
 //! seconds; once it takes a write, the store starts over, and the event of the restart says so.
 
+use std::sync::atomic::Ordering;
+
 use lease::{Error, UnixMillis, engine::RenewalEvents};
 
 use super::{journal::Failure, start, writer::Writer};
@@ -39,6 +41,7 @@ impl Writer {
     /// The last batch could not be written.
     pub(super) fn begin_outage(&mut self, failure: &Failure, now: UnixMillis) {
         tracing::error!(%failure, "the store's disk takes no changes; renewals and reads go on");
+        self.degraded.store(true, Ordering::Release);
         self.outage = Some(Outage {
             since: now,
             next_try: now.plus(FIRST_PAUSE_MS),
@@ -99,6 +102,7 @@ impl Writer {
                 tracing::warn!("the store's disk takes changes again");
                 self.engine = engine;
                 self.outage = None;
+                self.degraded.store(false, Ordering::Release);
                 self.tell(events);
                 true
             }

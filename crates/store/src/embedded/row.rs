@@ -12,7 +12,7 @@ use lease::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// The first byte of everything stored. A reader that does not know it stops.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 /// Version and checksum.
 const HEAD: usize = 5;
 /// What the usual row needs, and more.
@@ -125,15 +125,16 @@ pub(super) fn from_slot(slot: StoredSlot) -> Option<Vec<u8>> {
         },
         (None, None) => return None,
     };
-    Some(encode(&SlotRow {
+    let row = SlotRow {
         token: slot.token,
         state,
-    }))
+    };
+    Some(encode(&row, &[slot.key.as_str().as_bytes()]))
 }
 
 /// The slot of a key from its bytes.
 pub(super) fn to_slot(key: Key, bytes: &[u8]) -> Result<StoredSlot, Unreadable> {
-    let SlotRow { token, state } = decode(bytes)?;
+    let SlotRow { token, state } = decode(bytes, &[key.as_str().as_bytes()])?;
     let (lease, ended) = match state {
         StateRow::Live(row) => (Some(row.into_lease(key.clone(), token)), None),
         StateRow::Ended { id, loss, at } => (
@@ -174,15 +175,48 @@ pub(super) fn from_event(event: &Event, terms: Option<&Terms>) -> Vec<u8> {
         detail: event.detail.clone(),
     };
     match terms {
-        Some(terms) => encode(&(row, terms)),
-        None => encode(&row),
+        Some(terms) => encode_event(event, &(row, terms)),
+        None => encode_event(event, &row),
     }
 }
 
+fn encode_event(event: &Event, row: &impl Serialize) -> Vec<u8> {
+    let Event { revision, at, .. } = *event;
+    with_columns(revision, at, event.kind, &event.key, |columns| {
+        encode(row, columns)
+    })
+}
+
+/// The columns that an event's checksum covers.
+fn with_columns<T>(
+    revision: Revision,
+    at: UnixMillis,
+    kind: EventKind,
+    key: &Key,
+    work: impl FnOnce(&[&[u8]]) -> T,
+) -> T {
+    let (revision, at) = (revision.get().to_le_bytes(), at.get().to_le_bytes());
+    work(&[
+        &revision,
+        &at,
+        kind.as_str().as_bytes(),
+        key.as_str().as_bytes(),
+    ])
+}
+
+/// The checksum of a record, which has no fields beside its columns.
+pub(super) fn record_sum(key: &Key, value: &str, revision: Revision) -> u32 {
+    let revision = revision.get().to_le_bytes();
+    sum_of(&[key.as_str().as_bytes(), &revision], value.as_bytes())
+}
+
 /// What the bytes of the event of a lease's end say about it, if they do.
-pub(super) fn to_terms(bytes: &[u8]) -> Result<Option<Terms>, Unreadable> {
+pub(super) fn to_terms(end: &Event, bytes: &[u8]) -> Result<Option<Terms>, Unreadable> {
+    let fields = with_columns(end.revision, end.at, end.kind, &end.key, |columns| {
+        fields(bytes, columns)
+    })?;
     let (_, rest) =
-        postcard::take_from_bytes::<EventRow>(fields(bytes)?).map_err(|_| Unreadable::Fields)?;
+        postcard::take_from_bytes::<EventRow>(fields).map_err(|_| Unreadable::Fields)?;
     if rest.is_empty() {
         return Ok(None);
     }
@@ -205,7 +239,8 @@ pub(super) fn to_event(
     key: Key,
     bytes: &[u8],
 ) -> Result<Event, Unreadable> {
-    let EventRow { lease, detail } = decode(bytes)?;
+    let EventRow { lease, detail } =
+        with_columns(revision, at, kind, &key, |columns| decode(bytes, columns))?;
     Ok(Event {
         revision,
         at,
@@ -222,26 +257,27 @@ pub(super) fn to_event(
     })
 }
 
-fn encode(row: &impl Serialize) -> Vec<u8> {
+/// A row: version, checksum over the columns beside it and its fields, fields.
+fn encode(row: &impl Serialize, columns: &[&[u8]]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(USUAL);
     bytes.extend([VERSION, 0, 0, 0, 0]);
     bytes = postcard::to_extend(row, bytes).expect("memory takes every row");
-    let sum = checksum(&bytes[HEAD..]).to_le_bytes();
+    let sum = sum_of(columns, &bytes[HEAD..]).to_le_bytes();
     bytes[1..HEAD].copy_from_slice(&sum);
     bytes
 }
 
-fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Unreadable> {
-    postcard::from_bytes(fields(bytes)?).map_err(|_| Unreadable::Fields)
+fn decode<T: DeserializeOwned>(bytes: &[u8], columns: &[&[u8]]) -> Result<T, Unreadable> {
+    postcard::from_bytes(fields(bytes, columns)?).map_err(|_| Unreadable::Fields)
 }
 
 /// What stands behind version and checksum.
-fn fields(bytes: &[u8]) -> Result<&[u8], Unreadable> {
+fn fields<'a>(bytes: &'a [u8], columns: &[&[u8]]) -> Result<&'a [u8], Unreadable> {
     let (head, fields) = bytes.split_first_chunk::<HEAD>().ok_or(Unreadable::Short)?;
     if head[0] != VERSION {
         return Err(Unreadable::Version(head[0]));
     }
-    if head[1..] != checksum(fields).to_le_bytes() {
+    if head[1..] != sum_of(columns, fields).to_le_bytes() {
         return Err(Unreadable::Checksum);
     }
     Ok(fields)
@@ -249,7 +285,20 @@ fn fields(bytes: &[u8]) -> Result<&[u8], Unreadable> {
 
 /// FNV-1a with 32 bits: notices a changed byte in a row, which is all it is for.
 pub(super) fn checksum(bytes: &[u8]) -> u32 {
-    bytes.iter().fold(0x811c_9dc5, |sum: u32, &byte| {
+    continued(0x811c_9dc5, bytes)
+}
+
+/// The same over columns, each with its length, and what stands beside them.
+fn sum_of(columns: &[&[u8]], fields: &[u8]) -> u32 {
+    let columns = columns.iter().fold(0x811c_9dc5, |sum, column| {
+        let length = u32::try_from(column.len()).unwrap_or(u32::MAX);
+        continued(continued(sum, &length.to_le_bytes()), column)
+    });
+    continued(columns, fields)
+}
+
+fn continued(sum: u32, bytes: &[u8]) -> u32 {
+    bytes.iter().fold(sum, |sum, &byte| {
         (sum ^ u32::from(byte)).wrapping_mul(0x0100_0193)
     })
 }

@@ -13,8 +13,8 @@
 //! |---|---|
 //! | `slots.key`, `records.key`, `events.key`, `event_keys.key` | `kind:id` |
 //! | `slots.live` | 1 while the lease is live, else 0 |
-//! | `slots.data`, `events.data` | version, checksum and fields, see the module `row` |
-//! | `records.value`, `records.revision` | the JSON text, and the revision of its last change |
+//! | `slots.data`, `events.data` | version, checksum over fields and columns, and fields, see the module `row` |
+//! | `records.value`, `records.revision`, `records.sum` | the JSON text, the revision of its last change, and a checksum over all three columns |
 //! | `seals.previous`, `seals.digest`, `seals.marks` | see [`lease::history::Seal`] |
 //! | `event_keys.block`, `event_keys.places` | see the module `index` |
 //! | `events.revision`, `events.at`, `events.kind` | its place, the time in ms since 1970, and the word of its sort |
@@ -24,7 +24,7 @@
 //! revision and token, kept apart from the write-ahead log so that losing the log is noticed).
 
 /// The format of the tables. A store of another format is left alone.
-pub(super) const FORMAT: i64 = 3;
+pub(super) const FORMAT: i64 = 4;
 
 /// The name of the database file.
 pub(super) const DATABASE: &str = "leasehold.db";
@@ -45,7 +45,8 @@ CREATE TABLE slots (
 CREATE TABLE records (
   key TEXT PRIMARY KEY,
   value TEXT NOT NULL,
-  revision INTEGER NOT NULL
+  revision INTEGER NOT NULL,
+  sum INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 
 CREATE TABLE events (

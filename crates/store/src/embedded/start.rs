@@ -12,15 +12,16 @@ use lease::{
     Clock, Event, Revision, Token,
     engine::{Effects, Engine, Resume},
 };
-use tokio::sync::{broadcast, mpsc};
+use tokio::sync::{Semaphore, broadcast, mpsc};
 
 use super::{
-    Embedded, OnDamage, OpenError, Options, Shared,
+    Embedded, HOLDER_PAGES, OnDamage, OpenError, Options, PAGES, SNAPSHOTS, Shared,
     guard::{self, Guard, Mark},
     job::{GoneList, Job},
     journal::{Failure, Journal},
     lock::{self, Lock},
     place::Place,
+    private,
     readers::Readers,
     schema::DATABASE,
     time::Time,
@@ -51,7 +52,8 @@ pub(super) fn folder(options: Options, clock: Arc<dyn Clock>) -> Result<Embedded
         let path = path.to_owned();
         move |source| OpenError::Io { path, source }
     };
-    std::fs::create_dir_all(&dir).map_err(io(&dir))?;
+    private::folder(&dir).map_err(io(&dir))?;
+    private::file(&path).map_err(io(&path))?;
     let lock = lock::take(&dir)?;
     let (guard, before) = Guard::open(&dir).map_err(io(&dir.join(guard::FILE)))?;
     let mut folder = Folder { guard, _lock: lock };
@@ -109,6 +111,13 @@ fn restore(
             path,
             why: "it is missing, although this folder has held a store".into(),
         });
+    }
+    if !path.exists() {
+        // An empty file is a new store to SQLite.
+        private::create(&path).map_err(|source| OpenError::Io {
+            path: path.clone(),
+            source,
+        })?;
     }
     let open = || {
         let journal = Journal::open(place, options.history, options.engine.renewals)?;
@@ -197,8 +206,12 @@ fn run(
         calls: AtomicU64::new(0),
         readers: Readers::new(place.clone()),
         closed: Arc::new(AtomicBool::new(false)),
+        degraded: Arc::default(),
         durable: folder.is_some(),
         renewals: options.engine.renewals,
+        pages: Semaphore::new(PAGES),
+        holder_pages: Semaphore::new(HOLDER_PAGES),
+        snapshots: Semaphore::new(SNAPSHOTS),
     });
     let (gone, readers, closed) = (
         shared.gone.clone(),
@@ -206,6 +219,7 @@ fn run(
         shared.closed.clone(),
     );
     let mut writer = Writer::new(options.engine, engine, journal, time, gone, live, folder);
+    writer.degraded = shared.degraded.clone();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .build()

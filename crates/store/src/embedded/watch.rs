@@ -7,7 +7,7 @@ use futures_util::stream;
 use lease::{Error, Event, EventQuery, Notice, Revision, Watch};
 use tokio::sync::broadcast;
 
-use super::{Embedded, history, job::Subscription};
+use super::{Embedded, history, job::Subscription, snapshot};
 
 /// How many missed events are read at a time.
 const PAGE: usize = 1_000;
@@ -18,21 +18,19 @@ struct Watcher {
     /// Missed events still to be read: after the first revision, up to and with the second.
     missed: Option<(Revision, Revision)>,
     ready: VecDeque<Notice>,
+    /// The revision that the stream began at.
+    since: Revision,
     live: broadcast::Receiver<Arc<Event>>,
 }
 
 /// Starts a stream after `from`, or from now on.
 pub(super) async fn start(store: Embedded, from: Option<Revision>) -> Result<Watch, Error> {
-    let subscription = store.subscribe(false).await?;
-    let watcher = match from {
-        None => Watcher::new(store, subscription, None),
-        // A revision that never was belongs to another history.
-        Some(from) if from > subscription.revision => {
-            let subscription = store.subscribe(true).await?;
-            Watcher::new(store, subscription, None)
-        }
-        Some(from) => Watcher::new(store, subscription, Some(from)),
-    };
+    let subscription = store.subscribe().await?;
+    let mut watcher = Watcher::new(store, subscription, from);
+    // A revision that never was belongs to another history.
+    if from.is_some_and(|from| from > watcher.since) {
+        watcher.begin_again().await?;
+    }
     Ok(Box::pin(stream::unfold(Some(watcher), next)))
 }
 
@@ -52,11 +50,8 @@ impl Watcher {
             missed: from
                 .filter(|&from| from < subscription.revision)
                 .map(|from| (from, subscription.revision)),
-            ready: subscription
-                .snapshot
-                .map(Notice::Snapshot)
-                .into_iter()
-                .collect(),
+            ready: VecDeque::new(),
+            since: subscription.revision,
             live: subscription.events,
         }
     }
@@ -106,8 +101,9 @@ impl Watcher {
     }
 
     async fn begin_again(&mut self) -> Result<(), Error> {
-        let subscription = self.store.subscribe(true).await?;
+        let (snapshot, subscription) = snapshot::take(&self.store).await?;
         *self = Self::new(self.store.clone(), subscription, None);
+        self.ready.push_back(Notice::Snapshot(Box::new(snapshot)));
         Ok(())
     }
 }

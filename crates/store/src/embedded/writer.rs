@@ -4,7 +4,10 @@
 //! answers and tells the watchers. A batch that changed nothing durable (renewals, reads) is answered
 //! without touching the disk. Reads go through the same queue, so they never show what is not durable.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::{Arc, atomic::AtomicBool},
+};
 
 use lease::{
     Acquired, Error, Event, LeaseRef, Token, UnixMillis,
@@ -13,7 +16,7 @@ use lease::{
 use tokio::sync::{broadcast, mpsc, oneshot};
 
 use super::{
-    job::{Call, Glimpse, Gone, GoneList, Job, Reply, Subscription},
+    job::{Call, Glimpse, Gone, GoneList, Job, Reply, Settled, Subscription},
     journal::{Failure, Journal},
     outage::Outage,
     start::Folder,
@@ -40,10 +43,8 @@ enum Held {
         returns: bool,
     },
     Glimpse(Glimpse),
-    Watch {
-        snapshot: bool,
-        reply: Reply<Subscription>,
-    },
+    Settled(Settled),
+    Watch(Reply<Subscription>),
 }
 
 /// A wait in the engine and the caller behind it.
@@ -63,6 +64,8 @@ pub(super) struct Writer {
     pub(super) folder: Option<Folder>,
     /// Set while the disk does not take what must be written.
     pub(super) outage: Option<Outage>,
+    /// The same, for those who ask without waiting for the writer.
+    pub(super) degraded: Arc<AtomicBool>,
     tidy_at: UnixMillis,
     effects: Effects,
     held: Vec<Held>,
@@ -95,6 +98,7 @@ impl Writer {
             live,
             folder,
             outage: None,
+            degraded: Arc::default(),
             effects: Effects::default(),
             held: Vec::with_capacity(BATCH),
             last_batch: 0,
@@ -209,7 +213,8 @@ impl Writer {
 
     /// The batch could not be written: none of it happened for anyone.
     fn fail(&mut self, failure: &Failure, now: UnixMillis) {
-        let broken = Error::Broken(failure.to_string());
+        // It was not acknowledged; whether the disk has it all the same is for the next start to find out.
+        let broken = Error::Unknown(failure.to_string());
         let unavailable = Error::Unavailable(failure.to_string());
         for held in self.held.drain(..) {
             match held {
@@ -219,7 +224,8 @@ impl Writer {
                     let _ = reply.send(answer);
                 }
                 Held::Glimpse(glimpse) => glimpse(Some(&unavailable)),
-                Held::Watch { reply, .. } => {
+                Held::Settled(settled) => settled(Err(&unavailable)),
+                Held::Watch(reply) => {
                     let _ = reply.send(Err(unavailable.clone()));
                 }
             }
@@ -250,10 +256,13 @@ impl Writer {
                     let failed = outage.blind.then_some(error);
                     look(&self.engine, since)(failed.as_ref());
                 }
-                Job::Watch { reply, .. } if outage.blind => {
+                Job::Settled(settled) if outage.blind => settled(Err(&error)),
+                Job::Watch(reply) if outage.blind => {
                     let _ = reply.send(Err(error));
                 }
-                job @ (Job::Watch { .. } | Job::Poke | Job::Close(_)) => self.take(since, job),
+                job @ (Job::Settled(_) | Job::Watch(_) | Job::Poke | Job::Close(_)) => {
+                    self.take(since, job);
+                }
             }
         }
         let since = self.outage.as_ref().map(|outage| outage.since);
@@ -323,7 +332,8 @@ impl Writer {
                 }
             }
             Job::Look(look) => self.held.push(Held::Glimpse(look(&self.engine, now))),
-            Job::Watch { snapshot, reply } => self.held.push(Held::Watch { snapshot, reply }),
+            Job::Settled(settled) => self.held.push(Held::Settled(settled)),
+            Job::Watch(reply) => self.held.push(Held::Watch(reply)),
             Job::Poke => {}
             Job::Close(reply) => self.closing = Some(reply),
         }
@@ -404,11 +414,11 @@ impl Writer {
                     }
                 }
                 Held::Glimpse(glimpse) => glimpse(None),
-                Held::Watch { snapshot, reply } => {
+                Held::Settled(settled) => settled(Ok((&self.engine, now))),
+                Held::Watch(reply) => {
                     let _ = reply.send(Ok(Subscription {
                         revision: self.engine.revision(),
                         events: self.live.subscribe(),
-                        snapshot: snapshot.then(|| Box::new(self.engine.snapshot(now))),
                     }));
                 }
             }

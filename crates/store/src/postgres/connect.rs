@@ -187,9 +187,29 @@ pub(super) enum Tls {
     On(MakeRustlsConnect),
 }
 
+/// Whether the database is on this machine, as far as its address says.
+fn is_local(config: &Config) -> bool {
+    use tokio_postgres::config::Host;
+    config.get_hosts().iter().all(|host| match host {
+        Host::Unix(_) => true,
+        Host::Tcp(name) => {
+            name == "localhost"
+                || name
+                    .parse::<std::net::IpAddr>()
+                    .is_ok_and(|address| address.is_loopback())
+        }
+    })
+}
+
 impl Tls {
     pub fn of(options: &Options) -> Result<Self, Error> {
         if options.config.get_ssl_mode() == SslMode::Disable {
+            if !is_local(&options.config) {
+                tracing::warn!(
+                    "PostgreSQL on another machine without TLS: the password and all data can be \
+                     read on the way; set sslmode=verify-full"
+                );
+            }
             return Ok(Self::Off);
         }
         let mut roots = rustls::RootCertStore::empty();

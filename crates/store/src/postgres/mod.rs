@@ -196,6 +196,7 @@ impl Authority for Postgres {
             shared: true,
             renewals_streamed: self.renewer.events == RenewalEvents::Kept,
             caveats,
+            degraded: false,
         }
     }
 

@@ -79,6 +79,7 @@ pub(super) async fn run(link: &Link, options: &Options) -> Result<Capabilities, 
         shared: true,
         renewals_streamed: options.renewals != engine::RenewalEvents::Off,
         caveats,
+        degraded: false,
     })
 }
 

@@ -60,13 +60,14 @@ async fn a_full_disk_refuses_changes_keeps_renewals_and_loses_nothing() {
         }
     };
     assert!(
-        matches!(&error, Error::Broken(why) if why.contains("full")),
+        matches!(&error, Error::Unknown(why) if why.contains("full")),
         "{error}"
     );
     // No change is taken, and it is said that nothing happened.
     let refused = store.acquire(ask("new", "y")).await.unwrap_err();
     assert!(matches!(refused, Error::Unavailable(_)), "{refused}");
     assert!(refused.has_no_side_effects());
+    assert!(store.capabilities().degraded, "readiness says so");
     // Time stands still for the leases; their holders keep them.
     clock.advance(400);
     let all = Renew {
@@ -137,7 +138,7 @@ async fn a_damaged_file_is_reported_left_alone_and_set_aside_only_when_told() {
     // The head of the file, each page's head in turn, and the middle of the row itself.
     let row = whole
         .windows(6)
-        .position(|window| window == b"job:a\x01")
+        .position(|window| window == b"job:a\x02")
         .unwrap();
     let pages = (1..whole.len() / 4096).map(|page| page * 4096);
     for place in [0, row + 11].into_iter().chain(pages) {
@@ -279,4 +280,67 @@ async fn a_second_store_on_the_same_folder_is_refused_until_the_first_is_closed(
     );
     store.close().await.unwrap();
     open(dir.path(), &clock).await.unwrap();
+}
+
+/// Changes one byte of a table's rows behind the store's back.
+async fn changed(sql: &str) -> Result<(), OpenError> {
+    let clock = manual();
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path(), &clock).await.unwrap();
+    granted(store.acquire(ask("one", "x")).await.unwrap());
+    let transaction = Transaction {
+        writes: vec![Write {
+            key: lease::Key::new("note", "one").unwrap(),
+            value: Some(r#"{"a":1}"#.into()),
+            note: None,
+        }],
+        ..Transaction::default()
+    };
+    store.commit(transaction).await.unwrap();
+    store.close().await.unwrap();
+    let tables = rusqlite::Connection::open(dir.path().join("leasehold.db")).unwrap();
+    tables.execute_batch(sql).unwrap();
+    drop(tables);
+    open(dir.path(), &clock).await.map(drop)
+}
+
+#[tokio::test]
+async fn one_changed_byte_of_a_key_or_a_record_is_noticed() {
+    changed("SELECT 1").await.unwrap();
+    for sql in [
+        "UPDATE slots SET key = 'job:onf'",
+        "UPDATE records SET key = 'note:onf'",
+        r#"UPDATE records SET value = '{"a":2}'"#,
+        "UPDATE records SET revision = revision + 1",
+        "UPDATE records SET sum = sum + 1",
+    ] {
+        let error = changed(sql).await.unwrap_err();
+        assert!(matches!(error, OpenError::Damaged { .. }), "{sql}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_stored_is_for_its_owner_only() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let clock = manual();
+    let parent = tempfile::tempdir().unwrap();
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let fresh = parent.path().join("fresh");
+    let open_to_all = parent.path().join("open");
+    std::fs::create_dir(&open_to_all).unwrap();
+    std::fs::set_permissions(&open_to_all, std::fs::Permissions::from_mode(0o755)).unwrap();
+    for dir in [&fresh, &open_to_all] {
+        let store = open(dir, &clock).await.unwrap();
+        granted(store.acquire(ask("a", "x")).await.unwrap());
+        for name in files(dir) {
+            assert_eq!(mode(&dir.join(&name)), 0o600, "{name}");
+        }
+        store.close().await.unwrap();
+    }
+    assert_eq!(mode(&fresh), 0o700);
+    // An older store's files are closed to others.
+    let file = fresh.join("leasehold.db");
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let _store = open(&fresh, &clock).await.unwrap();
+    assert_eq!(mode(&file), 0o600);
 }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt, net::SocketAddr, path::PathBuf};
 
-use lease::Invalid;
+use lease::{Invalid, redact};
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::super::Options;
@@ -21,6 +21,7 @@ pub struct Settings {
     /// A YAML or JSON file with a list of targets. By default they come from the store.
     pub targets_file: Option<PathBuf>,
     /// The address of targets that do not say their own; `{id}` stands for the target's id.
+    #[serde(serialize_with = "without_password_option")]
     pub url: Option<String>,
     /// How often a target is polled that does not say so itself: 4 to 120 seconds.
     pub interval_seconds: f64,
@@ -129,26 +130,8 @@ pub enum SinkSettings {
     },
 }
 
-/// Shown instead of a secret.
-const HIDDEN: &str = "(hidden)";
-
-/// A URL without what stands between its user and its host.
-fn redacted(url: &str) -> String {
-    let Some((scheme, rest)) = url.split_once("://") else {
-        return url.to_owned();
-    };
-    let (authority, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
-    match authority.rsplit_once('@') {
-        Some((user, host)) => {
-            let name = user.split_once(':').map_or(user, |(name, _)| name);
-            format!("{scheme}://{name}:{HIDDEN}@{host}{path}")
-        }
-        None => url.to_owned(),
-    }
-}
-
 fn without_password<S: Serializer>(url: &str, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(&redacted(url))
+    serializer.serialize_str(&redact::url(url))
 }
 
 #[expect(clippy::ref_option, reason = "the signature that serde asks for")]
@@ -156,7 +139,7 @@ fn without_password_option<S: Serializer>(
     url: &Option<String>,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
-    url.as_deref().map(redacted).serialize(serializer)
+    url.as_deref().map(redact::url).serialize(serializer)
 }
 
 /// Headers often hold a credential.
@@ -164,7 +147,7 @@ fn names_only<S: Serializer>(
     headers: &BTreeMap<String, String>,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
-    serializer.collect_map(headers.keys().map(|name| (name, HIDDEN)))
+    serializer.collect_map(headers.keys().map(|name| (name, redact::HIDDEN)))
 }
 
 impl Settings {

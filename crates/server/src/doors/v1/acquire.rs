@@ -1,11 +1,12 @@
 //! Asking for keys.
 
-use ::lease::Acquired;
+use ::lease::{Acquired, Incarnation};
 use axum::extract::State;
 use leasehold_api::{AcquireRequest, CameraGrant, Form, Lease, LeaseList, paths};
 use serde::Serialize;
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
+use uuid::Uuid;
 
 use crate::{
     App, Json, JsonBody, Reject,
@@ -29,7 +30,8 @@ enum Granted {
 
 /// Ask for a key, for all of several keys, for any of a pool, or for a camera.
 ///
-/// The same holder and incarnation gets the same lease again, refreshed. With `wait_seconds` the request
+/// The same holder and incarnation gets the same lease again, refreshed. A caller that names no
+/// incarnation gets one made up, in the answer: it is then a holder of its own. With `wait_seconds` the request
 /// waits in a queue, first come first served.
 #[utoipa::path(post, path = paths::ACQUIRE, tag = "leases", security(("bearer" = ["leases:write"])),
     request_body = AcquireRequest,
@@ -40,7 +42,11 @@ async fn acquire(
     State(app): State<App>,
     JsonBody(request): JsonBody<AcquireRequest>,
 ) -> Result<Json<Granted>, Reject> {
-    let asked = request.check().map_err(Reject::invalid)?;
+    let mut asked = request.check().map_err(Reject::invalid)?;
+    if request.incarnation.is_none() && asked.form != Form::Camera {
+        // Two callers with one name are two holders, unless they say which one they are.
+        asked.acquire.holder.incarnation = Incarnation::new(Uuid::new_v4().simple().to_string())?;
+    }
     let acquired = if asked.form == Form::Camera {
         admission::acquire(&app, &caller, &request, asked.acquire).await?
     } else {

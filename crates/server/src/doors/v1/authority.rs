@@ -2,7 +2,7 @@
 
 use ::lease::{
     Acquire, Acquired, Committed, Departure, EventQuery, HandoffStep, Key, Lease, LeaseId,
-    LeaseQuery, LeaseRef, RecordQuery, Renew, Revision, Revoke, Token, Transaction,
+    LeaseQuery, LeaseRef, Record, RecordQuery, Renew, Revision, Revoke, Token, Transaction,
 };
 use axum::{
     extract::{Path, State},
@@ -17,6 +17,8 @@ use crate::{
     auth::{Area, Authenticated, Caller, Level},
     body::KernelBody,
     ops,
+    query::MAX_PAGE,
+    registry::secrets,
     streams::{self, Format},
 };
 
@@ -66,6 +68,7 @@ async fn answer(
 ) -> Result<Response, Reject> {
     let authority = app.authority();
     let seen = |lease: &Lease| caller.sees(lease.labels.tenant());
+    let shown = |record: Record| secrets::shown(&caller, record);
     Ok(match method {
         "capabilities" => Json(authority.capabilities()).into_response(),
         "now" => Json(authority.now().await?).into_response(),
@@ -87,6 +90,7 @@ async fn answer(
         }
         "handoff" => {
             let step = body.parse::<HandoffStep>()?;
+            ops::may_own(&caller, [step.key()])?;
             if caller.tenant.is_some() {
                 let live = authority.lease(step.key().clone()).await?;
                 if !live.as_ref().is_some_and(seen) {
@@ -113,11 +117,19 @@ async fn answer(
         }
         "record" => {
             caller.unbound()?;
-            Json(authority.record(body.parse::<Key>()?).await?).into_response()
+            let record = authority.record(body.parse::<Key>()?).await?;
+            Json(record.map(shown)).into_response()
         }
         "records" => {
             caller.unbound()?;
-            Json(authority.records(body.parse::<RecordQuery>()?).await?).into_response()
+            let mut query = body.parse::<RecordQuery>()?;
+            query.limit = query.limit.min(MAX_PAGE);
+            let page = authority.records(query).await?;
+            Json(::lease::Page {
+                items: page.items.into_iter().map(shown).collect(),
+                more: page.more,
+            })
+            .into_response()
         }
         "lease" => {
             let lease = authority.lease(body.parse::<Key>()?).await?;
@@ -130,6 +142,7 @@ async fn answer(
         "leases" => {
             let mut query = body.parse::<LeaseQuery>()?;
             query.tenant = tenant(&caller, query.tenant)?;
+            query.limit = query.limit.min(MAX_PAGE);
             Json(authority.leases(query).await?).into_response()
         }
         "check" => {
@@ -139,6 +152,7 @@ async fn answer(
         "events" => {
             let mut query = body.parse::<EventQuery>()?;
             query.tenant = tenant(&caller, query.tenant)?;
+            query.limit = query.limit.min(MAX_PAGE);
             Json(authority.events(query).await?).into_response()
         }
         "seals" => {

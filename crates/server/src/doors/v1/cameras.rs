@@ -122,7 +122,8 @@ async fn update(
 ) -> Result<Response, Reject> {
     let place = enter(&caller, &tenant_id, &site_id)?;
     let condition = Condition::from_headers(&headers)?;
-    let found = items::update(&app, &place, &uuid, condition, document).await?;
+    let sees_secrets = caller.may(Area::Credentials, Level::Read);
+    let found = items::update(&app, &place, &uuid, condition, document, sees_secrets).await?;
     Ok(answer(&caller, StatusCode::OK, found))
 }
 

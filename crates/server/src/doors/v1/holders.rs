@@ -1,12 +1,15 @@
 //! Presence: which holders are there. A lease of the kind `node` underneath.
 
-use ::lease::{Acquired, Departure, Key, LeaseQuery, Status};
+use std::sync::Arc;
+
+use ::lease::{Acquired, Departure, Key, LeaseQuery, Status, polling::WEIGHT};
 use axum::{
     extract::{Extension, Path, State, WebSocketUpgrade},
     response::Response,
 };
 use leasehold_api::{
-    HolderList, HolderPresence, HolderRemoved, NODE, PresenceRequest, paths, stream::SUBPROTOCOL,
+    Code, HolderList, HolderPresence, HolderRemoved, NODE, PresenceRequest, paths,
+    stream::SUBPROTOCOL,
 };
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -17,6 +20,7 @@ use crate::{
     App, Json, JsonBody, Query, Reject,
     auth::{Auth, LeasesRead, LeasesWrite, Origin},
     ops,
+    place::Place,
     query::page_limit,
     streams::{self, Peer},
 };
@@ -39,6 +43,14 @@ async fn present(
     JsonBody(request): JsonBody<PresenceRequest>,
 ) -> Result<Json<HolderPresence>, Reject> {
     let acquire = request.check(&name).map_err(Reject::invalid)?;
+    if acquire.labels.get(WEIGHT).is_some() && !caller.is_agent() {
+        // Targets would be assigned to it.
+        return Err(Reject::new(
+            Code::AuthorizationFailed,
+            "the label weight announces an instance that polls: this needs the scope leases:admin \
+             without a tenant",
+        ));
+    }
     match ops::grant(&app, &caller, acquire).await? {
         Acquired::Granted { leases, .. } => leases
             .first()
@@ -136,9 +148,11 @@ async fn stream(
     Path(name): Path<String>,
     Query(query): Query<Incarnation>,
     Extension(origin): Extension<Origin>,
+    Extension(place): Extension<Arc<Place>>,
     upgrade: WebSocketUpgrade,
 ) -> Result<Response, Reject> {
     let holder = leasehold_api::holder(&name, query.incarnation.as_deref())?;
+    let revoked = caller.revoked.clone();
     let peer = Peer {
         holder,
         caller,
@@ -150,6 +164,13 @@ async fn stream(
         .max_message_size(app.parts().limits.body_bytes)
         .on_upgrade(move |socket| async move {
             // Tracked, so that a server that stops waits for its goodbyes.
-            let _ = tasks.spawn(streams::serve(app, peer, socket)).await;
+            let served = tasks.spawn(streams::serve(app, peer, socket));
+            let end = served.abort_handle();
+            tokio::select! {
+                _ = served => {}
+                // A revoked credential keeps nothing open, and proves nothing about its holder.
+                () = revoked.cancelled() => end.abort(),
+            }
+            drop(place);
         }))
 }

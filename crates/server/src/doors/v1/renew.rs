@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ::lease::{Key, registry::RUNNER};
 use axum::extract::{Path, State};
 use leasehold_api::{
     HeartbeatAnswer, HeartbeatRequest, Lease, RenewManyRequest, RenewRequest, Renewed, RenewedList,
@@ -31,7 +32,15 @@ async fn renew_many(
     State(app): State<App>,
     JsonBody(request): JsonBody<RenewManyRequest>,
 ) -> Result<Json<RenewedList>, Reject> {
-    let request = request.check().map_err(Reject::invalid)?;
+    let known_by_address = request.incarnation.is_none() && request.runner_id.is_some();
+    let mut request = request.check().map_err(Reject::invalid)?;
+    if known_by_address {
+        // A runner that keeps no incarnation of its own means the one that is present.
+        let presence = Key::new(RUNNER, request.holder.name.as_str())?;
+        if let Some(presence) = app.authority().lease(presence).await? {
+            request.holder = presence.holder;
+        }
+    }
     let renewed = ops::renew(&app, &caller, request).await?;
     Ok(Json(RenewedList {
         results: renewed.iter().map(Renewed::from).collect(),

@@ -101,7 +101,7 @@ async fn update(
 ) -> Result<Response, Reject> {
     let place = enter(&caller, &tenant_id, &site_id)?;
     let condition = Condition::from_headers(&headers)?;
-    let found = items::update(&app, &place, &id, condition, document).await?;
+    let found = items::update(&app, &place, &id, condition, document, true).await?;
     Ok(answer(StatusCode::OK, found))
 }
 

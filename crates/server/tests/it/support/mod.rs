@@ -188,7 +188,7 @@ impl Running {
 
     /// One key for one holder.
     pub async fn acquire(&self, kind: &str, id: &str, holder: &str) -> Value {
-        let body = json!({"kind": kind, "id": id, "holder": holder, "ttl_seconds": 30});
+        let body = json!({"kind": kind, "id": id, "holder": holder, "incarnation": "0", "ttl_seconds": 30});
         let (status, lease) = self
             .call(WRITER, "POST", "/api/v1/leases/acquire/", body)
             .await;
