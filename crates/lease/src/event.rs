@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Holder, Key, Labels, LeaseId, Revision, Token, UnixMillis};
+use crate::{Holder, Identity, Key, Labels, LeaseId, Revision, Token, UnixMillis};
 
 /// What happened.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
@@ -124,5 +124,12 @@ impl Event {
     /// The tenant whose business this is, if it is bound to one.
     pub fn tenant(&self) -> Option<&str> {
         self.lease.as_ref().and_then(|lease| lease.labels.tenant())
+    }
+}
+
+impl EventLease {
+    /// Whose it is, in full.
+    pub fn identity(&self) -> Identity {
+        Identity::new(self.labels.tenant(), self.holder.clone())
     }
 }

@@ -3,10 +3,12 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use lease::{
-    Error, Event, LeaseRef, Revision, Snapshot, UnixMillis,
+    Error, LeaseRef, UnixMillis, Watching,
     engine::{Command, Engine, Outcome},
 };
-use tokio::sync::{broadcast, oneshot};
+use tokio::sync::oneshot;
+
+use crate::live::Joined;
 
 /// Where an outcome goes.
 pub(super) type Reply<T> = oneshot::Sender<Result<T, Error>>;
@@ -30,8 +32,9 @@ pub(super) enum Job {
     Look(Look),
     /// Start a live stream, with everything live first if asked for.
     Watch {
+        watching: Arc<Watching>,
         snapshot: bool,
-        reply: Reply<Subscription>,
+        reply: Reply<Joined>,
     },
     /// Look at what is gone, and at the clock.
     Poke,
@@ -42,14 +45,6 @@ pub(super) enum Job {
 /// Names one acquire that may wait.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Call(pub u64);
-
-/// The live stream from one revision on.
-pub(super) struct Subscription {
-    /// Everything after this revision is in `events`.
-    pub revision: Revision,
-    pub events: broadcast::Receiver<Arc<Event>>,
-    pub snapshot: Option<Box<Snapshot>>,
-}
 
 /// A caller that waited went away.
 pub(super) enum Gone {

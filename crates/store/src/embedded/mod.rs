@@ -35,13 +35,15 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
-use job::{GoneList, Job, Subscription};
+use job::{GoneList, Job};
 use lease::{
-    Clock, Error, UnixMillis,
+    Clock, Error, UnixMillis, Watching,
     engine::{Engine, RenewalEvents},
 };
 use readers::Readers;
 use tokio::sync::{mpsc, oneshot};
+
+use crate::live::Joined;
 
 pub use error::OpenError;
 pub(crate) use export::{Site, bolt_in};
@@ -110,9 +112,14 @@ impl Embedded {
         answer.await.map_err(|_| self.silence())?
     }
 
-    async fn subscribe(&self, snapshot: bool) -> Result<Subscription, Error> {
+    async fn subscribe(&self, watching: Arc<Watching>, snapshot: bool) -> Result<Joined, Error> {
         let (reply, answer) = oneshot::channel();
-        self.send(Job::Watch { snapshot, reply }).await?;
+        self.send(Job::Watch {
+            watching,
+            snapshot,
+            reply,
+        })
+        .await?;
         answer.await.map_err(|_| self.silence())?
     }
 

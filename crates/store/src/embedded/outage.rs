@@ -99,7 +99,7 @@ impl Writer {
                 tracing::warn!("the store's disk takes changes again");
                 self.engine = engine;
                 self.outage = None;
-                self.tell(events);
+                self.notify(&events);
                 true
             }
             Err(failure) => {

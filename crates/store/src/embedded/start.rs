@@ -12,7 +12,7 @@ use lease::{
     Clock, Event, Revision, Token,
     engine::{Effects, Engine, Resume},
 };
-use tokio::sync::{broadcast, mpsc};
+use tokio::sync::mpsc;
 
 use super::{
     Embedded, OnDamage, OpenError, Options, Shared,
@@ -26,6 +26,7 @@ use super::{
     time::Time,
     writer::Writer,
 };
+use crate::live::Live;
 
 /// What a folder holds for as long as it is open.
 pub(super) struct Folder {
@@ -190,7 +191,7 @@ fn run(
     folder: Option<Folder>,
 ) -> Result<Embedded, Failure> {
     let (jobs, mut inbox) = mpsc::channel::<Job>(options.queue.max(1));
-    let (live, _) = broadcast::channel(options.watch_buffer.max(1));
+    let live = Live::new(options.watch_buffer, engine.revision());
     let shared = Arc::new(Shared {
         jobs,
         gone: GoneList::default(),
@@ -205,6 +206,7 @@ fn run(
         shared.readers.clone(),
         shared.closed.clone(),
     );
+    let streams = live.clone();
     let mut writer = Writer::new(options.engine, engine, journal, time, gone, live, folder);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -216,6 +218,7 @@ fn run(
             let asked = runtime.block_on(writer.run(&mut inbox));
             closed.store(true, Ordering::Release);
             readers.close();
+            streams.close();
             let stopped = writer.stop();
             // Now, before the answer: whoever waits for the stop may open the folder again.
             drop((writer, inbox));

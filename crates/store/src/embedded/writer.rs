@@ -1,25 +1,26 @@
 //! The one writer: a thread that owns the engine and the tables.
 //!
 //! It takes what is queued, decides it, writes all of it in one transaction with one sync, and only then
-//! answers and tells the watchers. A batch that changed nothing durable (renewals, reads) is answered
+//! answers and notifies the watchers. A batch that changed nothing durable (renewals, reads) is answered
 //! without touching the disk. Reads go through the same queue, so they never show what is not durable.
 
 use std::{collections::HashMap, sync::Arc};
 
 use lease::{
-    Acquired, Error, Event, LeaseRef, Token, UnixMillis,
+    Acquired, Error, Event, LeaseRef, Token, UnixMillis, Watching,
     engine::{self, Command, Effects, Engine, Outcome, Ticket},
 };
-use tokio::sync::{broadcast, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 
 use super::{
-    job::{Call, Glimpse, Gone, GoneList, Job, Reply, Subscription},
+    job::{Call, Glimpse, Gone, GoneList, Job, Reply},
     journal::{Failure, Journal},
     outage::Outage,
     start::Folder,
     time::Time,
     wait,
 };
+use crate::live::{Joined, Live};
 
 /// How many requests one batch takes: enough to share a sync among many, few enough that the first
 /// does not wait long for the last.
@@ -41,8 +42,9 @@ enum Held {
     },
     Glimpse(Glimpse),
     Watch {
+        watching: Arc<Watching>,
         snapshot: bool,
-        reply: Reply<Subscription>,
+        reply: Reply<Joined>,
     },
 }
 
@@ -59,7 +61,7 @@ pub(super) struct Writer {
     pub(super) journal: Journal,
     pub(super) time: Time,
     gone: GoneList,
-    live: broadcast::Sender<Arc<Event>>,
+    live: Live,
     pub(super) folder: Option<Folder>,
     /// Set while the disk does not take what must be written.
     pub(super) outage: Option<Outage>,
@@ -82,7 +84,7 @@ impl Writer {
         journal: Journal,
         time: Time,
         gone: GoneList,
-        live: broadcast::Sender<Arc<Event>>,
+        live: Live,
         folder: Option<Folder>,
     ) -> Self {
         Self {
@@ -323,7 +325,15 @@ impl Writer {
                 }
             }
             Job::Look(look) => self.held.push(Held::Glimpse(look(&self.engine, now))),
-            Job::Watch { snapshot, reply } => self.held.push(Held::Watch { snapshot, reply }),
+            Job::Watch {
+                watching,
+                snapshot,
+                reply,
+            } => self.held.push(Held::Watch {
+                watching,
+                snapshot,
+                reply,
+            }),
             Job::Poke => {}
             Job::Close(reply) => self.closing = Some(reply),
         }
@@ -374,19 +384,13 @@ impl Writer {
     }
 
     fn publish(&mut self) {
-        let events = std::mem::take(&mut self.effects.events);
-        self.effects.events = self.tell(events);
+        self.notify(&self.effects.events);
+        self.effects.events.clear();
     }
 
-    /// Passes durable events on to the watchers, and gives the list back for reuse.
-    pub(super) fn tell(&self, mut events: Vec<Event>) -> Vec<Event> {
-        if self.live.receiver_count() > 0 {
-            for event in events.drain(..) {
-                // Fails only when the last watcher just left.
-                let _ = self.live.send(Arc::new(event));
-            }
-        }
-        events
+    /// Passes durable events on to the watchers that want them.
+    pub(super) fn notify(&self, events: &[Event]) {
+        self.live.publish(events);
     }
 
     fn answer(&mut self, now: UnixMillis) {
@@ -404,11 +408,19 @@ impl Writer {
                     }
                 }
                 Held::Glimpse(glimpse) => glimpse(None),
-                Held::Watch { snapshot, reply } => {
-                    let _ = reply.send(Ok(Subscription {
-                        revision: self.engine.revision(),
-                        events: self.live.subscribe(),
-                        snapshot: snapshot.then(|| Box::new(self.engine.snapshot(now))),
+                Held::Watch {
+                    watching,
+                    snapshot,
+                    reply,
+                } => {
+                    let revision = self.engine.revision();
+                    let snapshot = snapshot.then(|| Box::new(self.engine.snapshot(now, &watching)));
+                    let (_, events) = self.live.join(watching);
+                    let _ = reply.send(Ok(Joined {
+                        live_from: revision,
+                        newest: revision,
+                        events,
+                        snapshot,
                     }));
                 }
             }
