@@ -10,7 +10,9 @@ use std::{
     },
 };
 
-use lease::{Authority, Clock, Error, HolderName, Incarnation, Invalid, Key, Labels, Lease};
+use lease::{
+    Authority, Clock, Error, HolderName, Incarnation, Invalid, Key, Labels, Lease, LeaseRef,
+};
 use leasehold_clock::Backoff;
 
 use super::WORKER_KIND;
@@ -71,7 +73,8 @@ fn lives(presence: &Lease) -> Option<bool> {
 }
 
 /// Whether a live worker has this name. A worker whose end cannot be seen from here counts as alive
-/// until it has missed a renewal.
+/// until it has missed a renewal. The presence of a dead one is released: whoever takes it next is the
+/// only successor.
 pub(super) async fn has_live_worker(
     authority: &dyn Authority,
     clock: &dyn Clock,
@@ -88,8 +91,10 @@ pub(super) async fn has_live_worker(
         match found.await {
             Ok((None, _)) => return Ok(false),
             Ok((Some(presence), now)) => {
-                if let Some(lives) = lives(&presence) {
-                    return Ok(lives);
+                match lives(&presence) {
+                    Some(true) => return Ok(true),
+                    Some(false) => return bury(authority, &presence).await,
+                    None => {}
                 }
                 let renewed = |lease: &Lease| lease.renewed_at.unwrap_or(lease.acquired_at);
                 let before = first.get_or_insert_with(|| presence.clone());
@@ -98,7 +103,7 @@ pub(super) async fn has_live_worker(
                 }
                 let patience = presence.ttl.millis() * SILENCE.0 / SILENCE.1;
                 if now.since(renewed(&presence)) > patience {
-                    return Ok(false);
+                    return bury(authority, &presence).await;
                 }
             }
             Err(error) if error.is_retryable() => {
@@ -108,4 +113,10 @@ pub(super) async fn has_live_worker(
         }
         backoff.pause(clock).await;
     }
+}
+
+/// Ends the presence of a worker that is gone. By its token: a successor's is not touched.
+async fn bury(authority: &dyn Authority, presence: &Lease) -> Result<bool, Error> {
+    authority.release(LeaseRef::from(presence)).await?;
+    Ok(false)
 }

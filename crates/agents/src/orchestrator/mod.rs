@@ -117,10 +117,26 @@ impl Orchestrator {
         let mut options = options;
         let incarnation = leasehold_client::new_incarnation();
         let mark = alive::Mark::set(&incarnation);
-        options.name = free_name(&*authority, &*clock, &options).await?;
-        let holder = Holder {
-            name: options.name.clone(),
-            incarnation,
+        let first = options.name.clone();
+        // Whoever is announced has the name; only then does it end what its predecessors left.
+        let (keeper, presence) = loop {
+            options.name = free_name(&*authority, &*clock, &first, options.default_name).await?;
+            let holder = Holder {
+                name: options.name.clone(),
+                incarnation: incarnation.clone(),
+            };
+            let keeper = Keeper::start(
+                authority.clone(),
+                holder,
+                clock.clone(),
+                keeper::Options::default(),
+            );
+            match announce(&keeper, &options, &mark).await? {
+                Some(presence) => break (keeper, presence),
+                // Another one was faster; with a default name the next one will do.
+                None if options.default_name => keeper.stop().await?,
+                None => return Err(in_use(&options.name)),
+            }
         };
         let tuner_keys = options
             .tuner_slots
@@ -131,9 +147,7 @@ impl Orchestrator {
             authority: authority.clone(),
             clock: clock.clone(),
         };
-        recovery::recover(&records, &holder, &options.output_dir).await?;
-        let keeper = Keeper::start(authority, holder, clock.clone(), keeper::Options::default());
-        let presence = announce(&keeper, &options, &mark).await?;
+        recovery::recover(&records, keeper.holder(), &options.output_dir).await?;
         let context = Arc::new(Context {
             starts: Semaphore::new(options.concurrent_starts),
             tuner_keys,
@@ -191,23 +205,20 @@ impl Orchestrator {
 async fn free_name(
     authority: &dyn Authority,
     clock: &dyn Clock,
-    options: &Options,
+    first: &HolderName,
+    is_default: bool,
 ) -> Result<HolderName, Error> {
-    let names = if options.default_name {
-        DEFAULT_NAMES
-    } else {
-        1
-    };
+    let names = if is_default { DEFAULT_NAMES } else { 1 };
     for number in 1..=names {
         let name = match number {
-            1 => options.name.clone(),
-            _ => HolderName::new(format!("{}-{number}", options.name))?,
+            1 => first.clone(),
+            _ => HolderName::new(format!("{first}-{number}"))?,
         };
         if !alive::has_live_worker(authority, clock, &name).await? {
             return Ok(name);
         }
     }
-    Err(in_use(&options.name))
+    Err(in_use(first))
 }
 
 fn in_use(name: &HolderName) -> Error {
@@ -216,19 +227,20 @@ fn in_use(name: &HolderName) -> Error {
     ))
 }
 
-/// Shows that this worker is there, so that others can tell when it is not.
+/// Shows that this worker is there, so that others can tell when it is not. `None` when another live
+/// worker has the name.
 async fn announce(
     keeper: &Keeper,
     options: &Options,
     mark: &alive::Mark,
-) -> Result<Presence, Error> {
+) -> Result<Option<Presence>, Error> {
     let key = Key::new(WORKER_KIND, options.name.as_str())?;
     let mut request = keeper.request(key, options.lease_ttl);
     request.labels = mark.labels()?;
     let presence = Presence::start(keeper.clone(), request);
     match presence.settled().await {
-        Announced::Present => Ok(presence),
-        Announced::Taken(_) => Err(in_use(&options.name)),
+        Announced::Present => Ok(Some(presence)),
+        Announced::Taken(_) => Ok(None),
         Announced::Refused(error) => Err(error),
         Announced::Absent => Err(Error::Unavailable("the worker was stopped".into())),
     }

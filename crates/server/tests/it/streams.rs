@@ -420,7 +420,7 @@ async fn l15_a_runners_proven_death_ends_its_presence() {
     let (status, runner) = server
         .call(ADMIN, "POST", "/api/v1/runners/register/", body)
         .await;
-    assert_eq!(status, 201, "{runner}");
+    assert_eq!(status, 200, "{runner}");
     let socket = connect(&server, "run-1", false).await;
     // The kernel of a process that is killed closes its connections without a word.
     drop(socket);
