@@ -300,11 +300,11 @@ fn see(context: &Arc<Context>, event: &Event) {
 fn consider(context: &Arc<Context>, key: &Key, state: State) {
     match state {
         State::New if context.presence.is_present() => spawn(context, key),
-        // Claimed now it would be lost to others; it is found again once this worker is announced.
-        State::New => {}
         State::Stopping => order(context, key, Order::Stop),
         State::Stopped | State::Failed | State::Ended => order(context, key, Order::Gone),
-        State::Starting | State::Running => {}
+        // A new one that is claimed while nobody sees this worker would be lost to others; it is found
+        // again once this worker is announced.
+        State::New | State::Starting | State::Running => {}
     }
 }
 

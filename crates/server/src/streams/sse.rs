@@ -73,28 +73,25 @@ fn keep_alive(interval: Duration) -> KeepAlive {
 
 impl Watcher {
     async fn next(&mut self) -> Option<Sse> {
-        while !self.ended {
-            let notice = tokio::select! {
-                () = self.app.closing().cancelled() => {
-                    self.ended = true;
-                    return Some(self.goodbye());
-                }
-                notice = self.watch.next() => notice,
-            };
-            match notice {
-                Some(Ok(notice)) => return Some(self.message(notice)),
-                Some(Err(error)) => {
-                    self.ended = true;
-                    tracing::warn!(%error, "a watch ended");
-                    return Some(self.failed(&error));
-                }
-                None => {
-                    self.ended = true;
-                    return Some(self.goodbye());
-                }
-            }
+        if self.ended {
+            return None;
         }
-        None
+        let notice = tokio::select! {
+            () = self.app.closing().cancelled() => None,
+            notice = self.watch.next() => notice,
+        };
+        Some(match notice {
+            Some(Ok(notice)) => self.message(notice),
+            Some(Err(error)) => {
+                self.ended = true;
+                tracing::warn!(%error, "a watch ended");
+                self.failed(&error)
+            }
+            None => {
+                self.ended = true;
+                self.goodbye()
+            }
+        })
     }
 
     /// The notice in the stream's format, without what this caller may not see.
