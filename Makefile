@@ -75,3 +75,4 @@ bench: ## measure
 	cargo run --release -p leasehold-bench --bin control
 	cargo run --release -p leasehold-bench --bin sessions
 	cargo run --release -p leasehold-bench --bin floods
+	cargo run --release -p leasehold-bench --bin fanout

@@ -271,7 +271,7 @@ async fn fill(store: &Embedded, leases: usize) -> Result<()> {
 
 /// How long after its expiry each lease's end is told, durably.
 async fn lateness(store: &Embedded, expiring: usize) -> Result<Histogram<u64>> {
-    let watch = store.watch(None).await?;
+    let watch = store.watch(lease::Watching::everything()).await?;
     // Read while the leases are taken: the first may expire before the last is granted.
     let told = tokio::spawn(expiries(store.clone(), watch, expiring));
     let spread = Duration::from_secs(5).as_millis() as u64;
@@ -297,7 +297,7 @@ async fn expiries(store: Embedded, mut watch: Watch, expiring: usize) -> Result<
                     .map_or(UnixMillis::default(), |lease| lease.expires_at);
                 lateness.record(store.now().await?.since(due))?;
             }
-            Notice::Event(_) => {}
+            Notice::Event(_) | Notice::Progress(_) => {}
             Notice::Snapshot(_) => bail!("the watcher fell behind"),
         }
     }

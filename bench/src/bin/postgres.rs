@@ -135,7 +135,7 @@ async fn watched(
     let callers = arguments.callers.last().copied().unwrap_or(8);
     let quiet = compare(&[("unwatched", our_turns(store))], callers, arguments.pace).await?;
     let other = open(server, "ours").await?;
-    let mut watch = other.watch(None).await?;
+    let mut watch = other.watch(lease::Watching::everything()).await?;
     let reader = tokio::spawn(async move { while watch.next().await.is_some() {} });
     let sides = [("watched, by NOTIFY", our_turns(store))];
     let told = compare(&sides, callers, arguments.pace).await?;

@@ -30,7 +30,7 @@ use utoipa::ToSchema;
 /// | `records` | [`lease::RecordQuery`] | [`lease::Page`] of records |
 /// | `events` | [`lease::EventQuery`] | [`lease::EventPage`] |
 /// | `seals` | `(`[`lease::Revision`]`, usize)` | [`lease::history::SealPage`] |
-/// | `watch` | `Option<`[`lease::Revision`]`>` | server-sent events, each the JSON of a [`Frame`] |
+/// | `watch` | [`lease::Watching`] | server-sent events, each the JSON of a [`Frame`] |
 pub const METHODS: [&str; 18] = [
     "capabilities",
     "now",
@@ -62,6 +62,8 @@ pub enum Frame {
     Event(lease::Event),
     /// Events are gone: this is what is live.
     Snapshot(Box<lease::Snapshot>),
+    /// Nothing else up to this revision is wanted: the reader may resume from here.
+    Progress(lease::Revision),
     /// The authority failed; the stream ends.
     Failed(Fault),
     /// The server closes the stream; a new one may be opened from the last revision.
@@ -73,6 +75,7 @@ impl From<lease::Notice> for Frame {
         match notice {
             lease::Notice::Event(event) => Self::Event(event),
             lease::Notice::Snapshot(snapshot) => Self::Snapshot(snapshot),
+            lease::Notice::Progress(revision) => Self::Progress(revision),
         }
     }
 }

@@ -38,6 +38,7 @@ pub fn worker(config: &Config, folder: Option<&PathBuf>) -> Result<Options, Fail
         None => HolderName::new(format!("worker-{}", holder::default_name())).map_err(wrong)?,
     };
     let mut options = Options::new(name, output_dir(config, folder));
+    options.default_name = sessions.worker_name.is_none();
     options.tuner_slots.clone_from(&sessions.tuner_slots);
     options.profiles = sessions.all_profiles();
     options
@@ -89,6 +90,11 @@ impl Agents {
             None => None,
         };
         Ok(Self { reaper, worker })
+    }
+
+    /// The worker's name, which may differ from the default one when that is in use.
+    pub fn worker_name(&self) -> Option<&HolderName> {
+        self.worker.as_ref().map(Orchestrator::name)
     }
 
     /// Ends every session of the worker in order, then stops.

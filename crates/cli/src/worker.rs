@@ -60,7 +60,6 @@ pub async fn run(arguments: Arguments, shared: &Shared, mut config: Config) -> O
         }
         None => (connect::authority(&config)?, None),
     };
-    let name = options.name.clone();
     let agents = Agents::start(
         &config,
         Some(options),
@@ -70,7 +69,9 @@ pub async fn run(arguments: Arguments, shared: &Shared, mut config: Config) -> O
         Metrics::default(),
     )
     .await?;
-    print::line(&format!("worker {name} takes sessions"))?;
+    if let Some(name) = agents.worker_name() {
+        print::line(&format!("worker {name} takes sessions"))?;
+    }
     stop.asked().await;
     agents.stop().await;
     if let Some(store) = store {

@@ -17,13 +17,13 @@ use http::{
 use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::client::legacy::connect::Connect;
 use leasehold_api::Problem;
+use leasehold_clock::Backoff;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
     Error, Trust,
     transport::{self, Body, Transport},
-    wait::Backoff,
 };
 
 /// The largest answer that is read: a page of leases or a renewal of ten thousand, with room to spare.

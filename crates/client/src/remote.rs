@@ -8,7 +8,7 @@ use lease::{
     Acquire, Acquired, Answer, Authority, Capabilities, Committed, Departure, EventPage,
     EventQuery, HandoffState, HandoffStep, Key, Lease, LeaseId, LeaseQuery, LeaseRef, Page, Record,
     RecordQuery, Renew, Renewed, Revision, Revoke, Token, Transaction, UnixMillis, Verdict, Want,
-    Watch, history::SealPage,
+    Watch, Watching, history::SealPage,
 };
 use leasehold_api::paths;
 use serde::{Serialize, de::DeserializeOwned};
@@ -186,14 +186,13 @@ impl Authority for Remote {
         Box::pin(async move { self.read("seals", &(after, limit)).await })
     }
 
-    fn watch(&self, from: Option<Revision>) -> Answer<'_, Watch> {
+    fn watch(&self, mut watching: Watching) -> Answer<'_, Watch> {
         Box::pin(async move {
-            let from = match from {
-                Some(from) => from,
+            if watching.from.is_none() {
                 // A position to resume from is needed before the first event came.
-                None => newest(self).await?,
-            };
-            watch::open(self.clone(), self.client.clone(), from).await
+                watching.from = Some(newest(self).await?);
+            }
+            watch::open(self.clone(), self.client.clone(), watching).await
         })
     }
 }

@@ -1,53 +1,53 @@
-//! The authority's changes over HTTP. A connection that breaks is made again from the last revision,
-//! so that nothing is missing in between; when that is gone the server says so with a snapshot (L20).
+//! The authority's changes over HTTP: one connection, from its opening to its end. [`Follower`] makes
+//! the next one from the last revision, so that nothing is missing in between; when that is gone the
+//! server says so with a snapshot (L20).
 
-use std::time::Duration;
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use futures_util::stream;
 use http_body_util::BodyExt;
-use lease::{Notice, Revision, Watch};
+use lease::{Notice, Watch, Watching};
 use leasehold_api::authority::Frame;
 
-use crate::{Client, Error, Remote, sse, transport::Body, wait::Backoff};
+use crate::{
+    Client, Error, Remote,
+    follower::{Change, Follower},
+    sse,
+    transport::Body,
+};
 
 /// How long opening may take.
 const OPEN_LIMIT: Duration = Duration::from_secs(5);
 /// A stream on which nothing comes, not even a sign of life, is dead. Servers send one every
 /// 15 seconds or less.
 const SILENCE_LIMIT: Duration = Duration::from_secs(45);
-
-/// One connection and how far it got.
-struct Follower {
-    remote: Remote,
-    client: Client,
-    last: Revision,
-    connection: Option<Connection>,
-    backoff: Backoff,
-}
+/// The shortest and the longest pause before the next connection.
+const PAUSE_MS: (u64, u64) = (50, 5_000);
 
 struct Connection {
     body: Body,
     reader: sse::Reader,
-    ready: std::collections::VecDeque<Frame>,
+    ready: VecDeque<Frame>,
 }
 
-/// Opens a watch from `from`; returns when the server has confirmed it.
+/// Opens a watch; returns when the server has confirmed it. It goes on over new connections until an
+/// error is definite.
 pub(crate) async fn open(
     remote: Remote,
     client: Client,
-    from: Revision,
+    watching: Watching,
 ) -> Result<Watch, lease::Error> {
-    let connection = Connection::open(&remote, &client, from).await?;
-    let follower = Follower {
-        remote,
-        client,
-        last: from,
-        connection: Some(connection),
-        backoff: Backoff::new(50, 5_000),
+    let first = connect(remote.clone(), client.clone(), watching.clone()).await?;
+    let again = move |watching| {
+        let (remote, client) = (remote.clone(), client.clone());
+        Box::pin(connect(remote, client, watching)) as _
     };
+    let follower = Follower::opening(again, Arc::new(leasehold_clock::System), watching)
+        .with_pauses(PAUSE_MS.0, PAUSE_MS.1)
+        .opened(first);
     let notices = stream::unfold(Some(follower), |follower| async {
         let mut follower = follower?;
-        Some(match follower.next().await {
+        Some(match notice(&mut follower).await {
             Ok(notice) => (Ok(notice), Some(follower)),
             Err(error) => (Err(error), None),
         })
@@ -55,60 +55,55 @@ pub(crate) async fn open(
     Ok(Box::pin(notices))
 }
 
-impl Follower {
-    /// The next change, through every interruption. Fails only for good.
-    async fn next(&mut self) -> Result<Notice, lease::Error> {
-        loop {
-            let Some(connection) = &mut self.connection else {
-                self.reconnect().await?;
-                continue;
-            };
-            match connection.next().await {
-                Some(Frame::Event(event)) => {
-                    self.backoff.reset();
-                    self.last = self.last.max(event.revision);
-                    return Ok(Notice::Event(event));
-                }
-                Some(Frame::Snapshot(snapshot)) => {
-                    // It may lie before the last event when the store lost its data.
-                    self.last = snapshot.revision;
-                    return Ok(Notice::Snapshot(snapshot));
-                }
-                Some(Frame::Failed(fault)) => {
-                    let error = lease::Error::from(fault);
-                    if !error.is_retryable() {
-                        return Err(error);
-                    }
-                    self.connection = None;
-                }
-                Some(Frame::Open) => {}
-                Some(Frame::Goodbye) | None => self.connection = None,
-            }
+async fn notice(follower: &mut Follower) -> Result<Notice, lease::Error> {
+    loop {
+        match follower.next().await? {
+            Change::Event(event) => return Ok(Notice::Event(event)),
+            Change::Resync(Some(snapshot)) => return Ok(Notice::Snapshot(snapshot)),
+            Change::Progress(revision) => return Ok(Notice::Progress(revision)),
+            Change::Interrupted(error) if !error.is_retryable() => return Err(error),
+            // A watch over HTTP always begins from a revision, so there is a place to resume from.
+            Change::Resync(None) | Change::Interrupted(_) => {}
         }
-    }
-
-    async fn reconnect(&mut self) -> Result<(), lease::Error> {
-        tokio::time::sleep(Duration::from_millis(self.backoff.next_ms())).await;
-        match Connection::open(&self.remote, &self.client, self.last).await {
-            Ok(connection) => self.connection = Some(connection),
-            Err(error) if error.is_retryable() => {
-                tracing::debug!(%error, "the stream of changes is interrupted");
-            }
-            Err(error) => return Err(error),
-        }
-        Ok(())
     }
 }
 
+async fn connect(
+    remote: Remote,
+    client: Client,
+    watching: Watching,
+) -> Result<Watch, lease::Error> {
+    let connection = Connection::open(&remote, &client, &watching).await?;
+    let notices = stream::unfold(Some(connection), |connection| async {
+        let mut connection = connection?;
+        loop {
+            let notice = match connection.next().await? {
+                Frame::Event(event) => Notice::Event(event),
+                Frame::Snapshot(snapshot) => Notice::Snapshot(snapshot),
+                Frame::Progress(revision) => Notice::Progress(revision),
+                Frame::Failed(fault) => return Some((Err(lease::Error::from(fault)), None)),
+                Frame::Open => continue,
+                Frame::Goodbye => return None,
+            };
+            return Some((Ok(notice), Some(connection)));
+        }
+    });
+    Ok(Box::pin(notices))
+}
+
 impl Connection {
-    async fn open(remote: &Remote, client: &Client, from: Revision) -> Result<Self, lease::Error> {
-        let call = remote.call("watch", &Some(from))?;
+    async fn open(
+        remote: &Remote,
+        client: &Client,
+        watching: &Watching,
+    ) -> Result<Self, lease::Error> {
+        let call = remote.call("watch", watching)?;
         let opening = async {
             let response = client.open(&call).await?;
             let mut connection = Self {
                 body: response.into_body(),
                 reader: sse::Reader::default(),
-                ready: std::collections::VecDeque::new(),
+                ready: VecDeque::new(),
             };
             match connection.next().await {
                 Some(Frame::Open) => Ok(connection),

@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Acquire, Acquired, Committed, Departure, Error, EventPage, EventQuery, HandoffState,
     HandoffStep, Key, Lease, LeaseId, LeaseQuery, LeaseRef, Notice, Page, Record, RecordQuery,
-    Renew, Renewed, Revision, Revoke, Token, Transaction, UnixMillis, Verdict, history::SealPage,
+    Renew, Renewed, Revision, Revoke, Token, Transaction, UnixMillis, Verdict, Watching,
+    history::SealPage,
 };
 
 /// The future of an answer. Dropping it cancels a wait; a request that was already decided stays
@@ -100,7 +101,8 @@ pub trait Authority: Send + Sync + 'static {
     /// event is sealed soon after it happened (see [`crate::history`]).
     fn seals(&self, after: Revision, limit: usize) -> Answer<'_, SealPage>;
 
-    /// Changes as they happen: those after `from`, or from now on. When the history no longer has
-    /// what comes after `from`, the first notice is a snapshot (L20).
-    fn watch(&self, from: Option<Revision>) -> Answer<'_, Watch>;
+    /// Changes as they happen: those that are wanted, after [`Watching::from`] or from now on. What is
+    /// not wanted is left out where events are made. When the history no longer has what comes after
+    /// that revision, the first notice is a snapshot of what is wanted (L20).
+    fn watch(&self, watching: Watching) -> Answer<'_, Watch>;
 }

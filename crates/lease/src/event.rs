@@ -5,7 +5,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Holder, Key, Labels, Lease, LeaseId, Loss, OnOutage, Revision, Status, Token, Ttl, UnixMillis,
+    Holder, Identity, Key, Labels, Lease, LeaseId, Loss, OnOutage, Revision, Status, Token, Ttl,
+    UnixMillis,
 };
 
 /// What happened.
@@ -194,5 +195,12 @@ impl Event {
     /// The tenant whose business this is, if it is bound to one.
     pub fn tenant(&self) -> Option<&str> {
         self.lease.as_ref().and_then(|lease| lease.labels.tenant())
+    }
+}
+
+impl EventLease {
+    /// Whose it is, in full.
+    pub fn identity(&self) -> Identity {
+        Identity::new(self.labels.tenant(), self.holder.clone())
     }
 }

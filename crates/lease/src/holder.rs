@@ -1,6 +1,6 @@
 //! Who owns: a stable name plus an incarnation that is new on every process start.
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
@@ -49,5 +49,34 @@ impl fmt::Display for Holder {
 impl fmt::Debug for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
+    }
+}
+
+/// Whose process it is, in full: namesakes of two tenants are two holders, and so are two starts of
+/// one program (L2). Whatever is kept per holder is kept by this.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Identity {
+    /// The tenant that its leases are bound to, if any.
+    pub tenant: Option<Arc<str>>,
+    /// Its name and incarnation.
+    pub holder: Holder,
+}
+
+impl Identity {
+    /// The holder within a tenant, or outside of all.
+    pub fn new(tenant: Option<&str>, holder: Holder) -> Self {
+        Self {
+            tenant: tenant.map(Into::into),
+            holder,
+        }
+    }
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.tenant {
+            Some(tenant) => write!(f, "{tenant}/{}", self.holder),
+            None => fmt::Display::fmt(&self.holder, f),
+        }
     }
 }

@@ -30,13 +30,14 @@ pub mod session;
 mod text;
 mod time;
 mod token;
+mod watching;
 
 pub use authority::{Answer, Authority, Capabilities, Watch};
 pub use deadline::{Margin, Standing, Tenure};
 pub use engine::Engine;
 pub use error::Error;
 pub use event::{Event, EventKind, EventLease, Terms};
-pub use holder::{Holder, HolderName, Incarnation};
+pub use holder::{Holder, HolderName, Identity, Incarnation};
 pub use key::{Key, RESERVED_KINDS, check_kind};
 pub use labels::{Labels, SITE, TENANT};
 pub use lease::{Handoff, HandoffStage, Lease, LeaseId, Loss, Revision, Status};
@@ -50,3 +51,4 @@ pub use request::{
 pub use text::Invalid;
 pub use time::{BootMillis, Clock, Ttl, UnixMillis};
 pub use token::Token;
+pub use watching::Watching;

@@ -539,9 +539,23 @@ pub enum Notice {
     /// The revision asked for is gone, or the watcher was too slow: these are the live leases and
     /// records as of `revision`, and the events after it follow.
     Snapshot(Box<Snapshot>),
+    /// Nothing else up to this revision is wanted: a watcher may resume from here instead of from its
+    /// last event. Comes now and then on a watch that passes over other changes.
+    Progress(Revision),
 }
 
-/// Everything live at one revision.
+impl Notice {
+    /// Where a watcher that has seen this resumes.
+    pub fn revision(&self) -> Revision {
+        match self {
+            Self::Event(event) => event.revision,
+            Self::Snapshot(snapshot) => snapshot.revision,
+            Self::Progress(revision) => *revision,
+        }
+    }
+}
+
+/// Everything live at one revision, or what a watcher wants of it.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Snapshot {
     /// As of this revision.

@@ -2,6 +2,7 @@
 
 use std::{collections::HashSet, future::Future, sync::Arc, time::Duration};
 
+use futures_util::{StreamExt as _, stream};
 use lease::{
     Acquire, Acquired, Authority, Cause, Committed, Departure, Error, Expect, Key, Lease, LeaseId,
     LeaseQuery, LeaseRef, Loss, Renew, Renewal, Renewals, Renewed, Revoke, Transaction,
@@ -17,6 +18,9 @@ use crate::{
     problem::RETRY_SOON,
     registry,
 };
+
+/// How many keys are looked at simultaneously when a tenant's caller checks tokens.
+const CHECKS_AT_ONCE: usize = 16;
 
 /// Runs one call to the authority and counts it.
 pub(crate) async fn measured<T>(
@@ -386,7 +390,8 @@ pub(crate) async fn revoke(
     measured(app, "revoke", word, call).await
 }
 
-/// A holder's end is known (L15).
+/// A holder's end is known (L15). For a caller that is bound to a tenant, that of its tenant's holder: a
+/// namesake in another tenant is somebody else.
 pub(crate) async fn depart(
     app: &App,
     caller: &Caller,
@@ -400,22 +405,70 @@ pub(crate) async fn depart(
         };
         let page = app.authority().leases(query).await?;
         let foreign = |lease: &Lease| !caller.sees(lease.labels.tenant());
-        let unseen = page.more && caller.tenant.is_some();
-        if unseen || page.items.iter().any(foreign) {
-            return Err(Reject::new(
-                Code::AuthorizationFailed,
-                "this holder has leases of another tenant",
-            ));
-        }
         // A holder's own presence goes with it; whatever else is reserved shows an agent.
-        let own = page
-            .items
-            .iter()
-            .filter(|lease| lease.holder == *departure.holder() && lease.key.kind() != NODE);
+        let own = page.items.iter().filter(|lease| {
+            !foreign(lease) && lease.holder == *departure.holder() && lease.key.kind() != NODE
+        });
         may_own(caller, own.map(|lease| &lease.key))?;
+        if caller.tenant.is_some() && (page.more || page.items.iter().any(foreign)) {
+            let own = page.items.into_iter().filter(|lease| !foreign(lease));
+            return release_departed(app, &departure, own.collect()).await;
+        }
     }
     let call = detached(app, |authority| {
         Box::pin(async move { authority.depart(departure).await })
     });
     measured(app, "depart", |_| "departed", call).await
+}
+
+/// Releases one by one what a departure ends, when its holder has namesakes that stay.
+async fn release_departed(
+    app: &App,
+    departure: &Departure,
+    own: Vec<Lease>,
+) -> Result<Vec<Lease>, Reject> {
+    let ended = |lease: &Lease| {
+        lease.status == lease::Status::Active
+            && match departure {
+                Departure::Died(holder) => lease.holder == *holder && lease.release_on_death,
+                Departure::Left(holder) => lease.holder == *holder,
+                Departure::Succeeded(holder) => lease.holder != *holder,
+            }
+    };
+    let mut released = Vec::new();
+    for lease in own.into_iter().filter(ended) {
+        let reference = LeaseRef::from(&lease);
+        let call = detached(app, |authority| {
+            Box::pin(async move { authority.release(reference).await })
+        });
+        if measured(app, "depart", |_| "departed", call).await? {
+            released.push(lease);
+        }
+    }
+    Ok(released)
+}
+
+/// Whether tokens still count. What another tenant holds is unknown to a caller that is bound to one.
+pub(crate) async fn check(
+    app: &App,
+    caller: &Caller,
+    tokens: Vec<(Key, lease::Token)>,
+) -> Result<Vec<lease::Verdict>, Reject> {
+    let mut verdicts = app.authority().check(tokens.clone()).await?;
+    if caller.tenant.is_some() {
+        let leases = stream::iter(
+            tokens
+                .into_iter()
+                .map(|(key, _)| app.authority().lease(key)),
+        )
+        .buffered(CHECKS_AT_ONCE)
+        .collect::<Vec<_>>()
+        .await;
+        for (verdict, lease) in verdicts.iter_mut().zip(leases) {
+            if lease?.is_some_and(|lease| !caller.sees(lease.labels.tenant())) {
+                *verdict = lease::Verdict::Unknown;
+            }
+        }
+    }
+    Ok(verdicts)
 }

@@ -225,7 +225,12 @@ impl Server {
         // The first request should find the watch open; a store that is away must not hold the server up.
         let _ = tokio::time::timeout(WATCH_FIRST, begun.cancelled()).await;
         if let Some(pending) = self.pending {
-            pending.start(parts.authority.clone(), &parts.closing, &parts.tasks);
+            pending.start(
+                parts.authority.clone(),
+                parts.clock.clone(),
+                &parts.closing,
+                &parts.tasks,
+            )?;
         }
         let revocations = tokio::spawn({
             let app = app.clone();

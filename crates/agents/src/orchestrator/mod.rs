@@ -4,6 +4,7 @@
 //! Session records are the truth and events only wake it up: whatever event was lost, the next scan
 //! finds the session.
 
+mod alive;
 mod metrics;
 mod options;
 pub mod pipeline;
@@ -18,12 +19,11 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use futures_util::StreamExt;
 use lease::{
-    Authority, Clock, Error, Event, EventKind, Holder, Key, Labels, Notice, TENANT,
+    Authority, Clock, Error, Event, EventKind, Holder, HolderName, Key, Labels, TENANT, Watching,
     session::{self, Session, State},
 };
-use leasehold_client::{Guard, Keeper, keeper};
+use leasehold_client::{Announced, Change, Follower, Keeper, Presence, keeper};
 use tokio::sync::{Semaphore, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use uuid::Uuid;
@@ -39,8 +39,8 @@ use task::Order;
 /// The kind of the lease by which a worker shows that it is there.
 pub(crate) const WORKER_KIND: &str = "worker";
 
-/// How soon a watch that ended or could not be opened is opened again, in ms.
-const WATCH_AGAIN_MS: u64 = 500;
+/// How many names a worker without a configured one tries.
+const DEFAULT_NAMES: usize = 64;
 
 /// What all of a worker's tasks share.
 pub(crate) struct Context {
@@ -49,6 +49,10 @@ pub(crate) struct Context {
     clock: Arc<dyn Clock>,
     records: Records,
     keeper: Keeper,
+    /// Without it nothing new is claimed: others believe that this worker is gone.
+    presence: Presence,
+    /// Shows to others on this machine that the process is alive.
+    _mark: alive::Mark,
     launcher: Launcher,
     metrics: Metrics,
     starts: Semaphore,
@@ -95,12 +99,13 @@ fn labels(session: &Session) -> Labels {
 /// A worker of sessions.
 pub struct Orchestrator {
     context: Arc<Context>,
-    _presence: Option<Guard>,
 }
 
 impl Orchestrator {
     /// Starts a worker: first it frees what its own earlier incarnations held and ends their
     /// sessions, then it takes work. Waits for the authority for as long as it takes.
+    ///
+    /// A name that a live worker has is refused; a default name is changed to one that is free.
     pub async fn start(
         authority: Arc<dyn Authority>,
         clock: Arc<dyn Clock>,
@@ -109,9 +114,29 @@ impl Orchestrator {
         metrics: Metrics,
     ) -> Result<Self, Error> {
         options.validate()?;
-        let holder = Holder {
-            name: options.name.clone(),
-            incarnation: leasehold_client::new_incarnation(),
+        let mut options = options;
+        let incarnation = leasehold_client::new_incarnation();
+        let mark = alive::Mark::set(&incarnation);
+        let first = options.name.clone();
+        // Whoever is announced has the name; only then does it end what its predecessors left.
+        let (keeper, presence) = loop {
+            options.name = free_name(&*authority, &*clock, &first, options.default_name).await?;
+            let holder = Holder {
+                name: options.name.clone(),
+                incarnation: incarnation.clone(),
+            };
+            let keeper = Keeper::start(
+                authority.clone(),
+                holder,
+                clock.clone(),
+                keeper::Options::default(),
+            );
+            match announce(&keeper, &options, &mark).await? {
+                Some(presence) => break (keeper, presence),
+                // Another one was faster; with a default name the next one will do.
+                None if options.default_name => keeper.stop().await?,
+                None => return Err(in_use(&options.name)),
+            }
         };
         let tuner_keys = options
             .tuner_slots
@@ -122,9 +147,7 @@ impl Orchestrator {
             authority: authority.clone(),
             clock: clock.clone(),
         };
-        recovery::recover(&records, &holder, &options.output_dir).await?;
-        let keeper = Keeper::start(authority, holder, clock.clone(), keeper::Options::default());
-        let presence = announce(&keeper, &options).await?;
+        recovery::recover(&records, keeper.holder(), &options.output_dir).await?;
         let context = Arc::new(Context {
             starts: Semaphore::new(options.concurrent_starts),
             tuner_keys,
@@ -132,6 +155,8 @@ impl Orchestrator {
             clock,
             records,
             keeper,
+            presence,
+            _mark: mark,
             launcher,
             metrics,
             running: Mutex::default(),
@@ -143,10 +168,12 @@ impl Orchestrator {
             let end = dispatcher.end.clone();
             end.run_until_cancelled(dispatch(dispatcher)).await;
         });
-        Ok(Self {
-            context,
-            _presence: Some(presence),
-        })
+        Ok(Self { context })
+    }
+
+    /// The name under which this worker is announced.
+    pub fn name(&self) -> &HolderName {
+        &self.context.options.name
     }
 
     /// How many sessions this worker has.
@@ -169,69 +196,93 @@ impl Orchestrator {
                 tracing::warn!("some sessions did not end in time");
             }
         }
-        context.keeper.clone().stop().await
+        let withdrawn = context.presence.withdraw().await;
+        context.keeper.clone().stop().await.and(withdrawn)
     }
 }
 
-/// Shows that this worker is there, so that others can tell when it is not.
-async fn announce(keeper: &Keeper, options: &Options) -> Result<Guard, Error> {
-    let mut request = keeper.request(
-        Key::new(WORKER_KIND, options.name.as_str())?,
-        options.lease_ttl,
-    );
-    request.release_on_death = true;
-    loop {
-        let error = match keeper.acquire(request.clone()).await {
-            Ok(mut guards) if !guards.is_empty() => return Ok(guards.remove(0)),
-            Ok(_) => continue,
-            Err(keeper::Error::Failed(error)) if !error.is_retryable() => return Err(error),
-            Err(error) => error,
+/// A name that no live worker has: the configured one, or the first of the default ones.
+async fn free_name(
+    authority: &dyn Authority,
+    clock: &dyn Clock,
+    first: &HolderName,
+    is_default: bool,
+) -> Result<HolderName, Error> {
+    let names = if is_default { DEFAULT_NAMES } else { 1 };
+    for number in 1..=names {
+        let name = match number {
+            1 => first.clone(),
+            _ => HolderName::new(format!("{first}-{number}"))?,
         };
-        tracing::warn!(%error, "a worker cannot announce itself yet");
-        let clock = keeper.clock().clone();
-        clock.sleep_until(clock.boot().plus(500)).await;
+        if !alive::has_live_worker(authority, clock, &name).await? {
+            return Ok(name);
+        }
+    }
+    Err(in_use(first))
+}
+
+fn in_use(name: &HolderName) -> Error {
+    Error::Denied(format!(
+        "the worker name {name} is in use by a live worker; give each worker a name of its own"
+    ))
+}
+
+/// Shows that this worker is there, so that others can tell when it is not. `None` when another live
+/// worker has the name.
+async fn announce(
+    keeper: &Keeper,
+    options: &Options,
+    mark: &alive::Mark,
+) -> Result<Option<Presence>, Error> {
+    let key = Key::new(WORKER_KIND, options.name.as_str())?;
+    let mut request = keeper.request(key, options.lease_ttl);
+    request.labels = mark.labels()?;
+    let presence = Presence::start(keeper.clone(), request);
+    match presence.settled().await {
+        Announced::Present => Ok(Some(presence)),
+        Announced::Taken(_) => Ok(None),
+        Announced::Refused(error) => Err(error),
+        Announced::Absent => Err(Error::Unavailable("the worker was stopped".into())),
     }
 }
 
-/// Brings sessions to their tasks: at once by events, and by looking through all of them.
+/// Brings sessions to their tasks: immediately by events, and by looking through all of them.
 async fn dispatch(context: Arc<Context>) {
     let clock = context.clock.clone();
+    let watching = Watching::kinds([session::KIND]);
+    let authority = context.records.authority.clone();
+    let mut follower = Follower::new(authority, clock.clone(), watching);
+    let mut presence = context.presence.watch();
+    let mut next = clock.boot().plus(context.options.scan_interval_ms);
     loop {
-        let watch = match context.records.authority.watch(None).await {
-            Ok(watch) => watch,
-            Err(error) => {
-                tracing::warn!(%error, "a worker cannot watch, trying again");
-                clock.sleep_until(clock.boot().plus(WATCH_AGAIN_MS)).await;
-                continue;
-            }
-        };
-        tokio::pin!(watch);
-        scan(&context).await;
-        let mut next = clock.boot().plus(context.options.scan_interval_ms);
-        loop {
-            tokio::select! {
-                notice = watch.next() => match notice {
-                    Some(Ok(Notice::Event(event))) => see(&context, &event),
-                    Some(Ok(Notice::Snapshot(_))) => scan(&context).await,
-                    Some(Err(error)) => {
-                        tracing::warn!(%error, "a worker lost its watch, starting again");
-                        break;
-                    }
-                    None => break,
-                },
-                () = clock.sleep_until(next) => {
-                    scan(&context).await;
-                    next = clock.boot().plus(context.options.scan_interval_ms);
+        tokio::select! {
+            change = follower.next() => match change {
+                Ok(Change::Event(event)) => see(&context, &event),
+                Ok(Change::Resync(_)) => scan(&context).await,
+                Ok(Change::Progress(_)) => {}
+                Ok(Change::Interrupted(error)) => {
+                    tracing::warn!(%error, "the worker's watch was interrupted");
                 }
+                Err(error) => {
+                    tracing::error!(%error, "the worker may not watch; it scans instead");
+                    context.pause(context.options.scan_interval_ms).await;
+                    scan(&context).await;
+                }
+            },
+            // What came while this worker was not there for others waits for it.
+            Ok(()) = presence.changed() => if context.presence.is_present() {
+                tracing::info!(worker = %context.keeper.holder(), "worker present");
+                scan(&context).await;
+            },
+            () = clock.sleep_until(next) => {
+                scan(&context).await;
+                next = clock.boot().plus(context.options.scan_interval_ms);
             }
         }
     }
 }
 
 fn see(context: &Arc<Context>, event: &Event) {
-    if event.key.kind() != session::KIND {
-        return;
-    }
     match event.kind {
         EventKind::RecordPut => {
             if let Some(state) = event.detail.as_deref().and_then(State::parse) {
@@ -248,10 +299,12 @@ fn see(context: &Arc<Context>, event: &Event) {
 
 fn consider(context: &Arc<Context>, key: &Key, state: State) {
     match state {
-        State::New => spawn(context, key),
+        State::New if context.presence.is_present() => spawn(context, key),
         State::Stopping => order(context, key, Order::Stop),
         State::Stopped | State::Failed | State::Ended => order(context, key, Order::Gone),
-        State::Starting | State::Running => {}
+        // A new one that is claimed while nobody sees this worker would be lost to others; it is found
+        // again once this worker is announced.
+        State::New | State::Starting | State::Running => {}
     }
 }
 

@@ -44,6 +44,8 @@ pub fn built_in_profiles() -> BTreeMap<String, Profile> {
 pub struct Options {
     /// The worker's stable name. A restart under the same name frees what its predecessor held.
     pub name: HolderName,
+    /// Whether nobody chose the name: then another one is taken when a live worker has it already.
+    pub default_name: bool,
     /// The slots of the pool `tuner`, in order of preference.
     pub tuner_slots: Vec<String>,
     /// How a stream is made, by name.
@@ -71,6 +73,7 @@ impl Options {
     pub fn new(name: HolderName, output_dir: PathBuf) -> Self {
         Self {
             name,
+            default_name: false,
             tuner_slots: ["0", "1", "2", "3"].map(String::from).to_vec(),
             profiles: built_in_profiles(),
             source_template: None,

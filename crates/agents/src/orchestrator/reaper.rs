@@ -12,14 +12,15 @@ use futures_util::{
     stream::{self, FuturesUnordered},
 };
 use lease::{
-    Authority, Clock, Event, EventKind, Expect, Holder, Key, LeaseQuery, Notice, Record, Status,
-    Transaction, Write,
+    Authority, Clock, Event, EventKind, Expect, Holder, Key, LeaseQuery, Record, Status,
+    Transaction, Watching, Write,
     session::{self, Reason, Session, State},
 };
+use leasehold_client::{Change, Follower};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    WATCH_AGAIN_MS, WORKER_KIND,
+    WORKER_KIND,
     metrics::Metrics,
     records::{Changed, Records},
 };
@@ -27,6 +28,9 @@ use super::{
 /// How many sessions are ended at once. Enough to let a store decide many in one step; beyond it the
 /// events wait, and a watch that waits too long turns into a sweep.
 const AT_ONCE: usize = 256;
+
+/// The kind of the lease that makes a session the only one of its channel.
+const SERVICE_KIND: &str = "service";
 
 /// How many sessions are forgotten in one step.
 const FORGET_AT_ONCE: usize = 100;
@@ -65,13 +69,13 @@ impl Reaper {
     ) -> Self {
         let end = CancellationToken::new();
         let tasks = TaskTracker::new();
-        let duty = Duty {
+        let task = Task {
             records: Records { authority, clock },
             options,
             metrics,
         };
         let ended = end.clone();
-        tasks.spawn(async move { ended.run_until_cancelled(duty.run()).await });
+        tasks.spawn(async move { ended.run_until_cancelled(task.run()).await });
         Self { tasks, end }
     }
 
@@ -89,7 +93,7 @@ impl Drop for Reaper {
     }
 }
 
-struct Duty {
+struct Task {
     records: Records,
     options: Options,
     metrics: Metrics,
@@ -98,39 +102,37 @@ struct Duty {
 /// Something that ends sessions, on its way.
 type Work<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
-impl Duty {
+impl Task {
     async fn run(&self) {
         let clock = &self.records.clock;
         let mut work: FuturesUnordered<Work<'_>> = FuturesUnordered::new();
+        let watching = Watching::kinds([session::KIND, SERVICE_KIND, WORKER_KIND]).only([
+            EventKind::LeaseExpired,
+            EventKind::LeaseRevoked,
+            EventKind::LeaseReleased,
+        ]);
+        let authority = self.records.authority.clone();
+        let mut follower = Follower::new(authority, clock.clone(), watching);
+        let mut next = clock.boot().plus(self.options.interval_ms);
         loop {
-            let watch = match self.records.authority.watch(None).await {
-                Ok(watch) => watch,
-                Err(error) => {
-                    tracing::warn!(%error, "the reaper cannot watch, trying again");
-                    clock.sleep_until(clock.boot().plus(WATCH_AGAIN_MS)).await;
-                    continue;
-                }
-            };
-            tokio::pin!(watch);
-            self.sweep().await;
-            let mut next = clock.boot().plus(self.options.interval_ms);
-            loop {
-                tokio::select! {
-                    Some(()) = work.next(), if !work.is_empty() => {}
-                    notice = watch.next(), if work.len() < AT_ONCE => match notice {
-                        Some(Ok(Notice::Event(event))) => work.extend(self.see(&event)),
-                        Some(Ok(Notice::Snapshot(_))) => self.sweep().await,
-                        Some(Err(error)) => {
-                            tracing::warn!(%error, "the reaper lost its watch, starting again");
-                            break;
-                        }
-                        None => break,
-                    },
-                    () = clock.sleep_until(next) => {
-                        // Beside the events: a look at everything holds up no expiry.
-                        work.push(Box::pin(self.sweep()));
-                        next = clock.boot().plus(self.options.interval_ms);
+            tokio::select! {
+                Some(()) = work.next(), if !work.is_empty() => {}
+                change = follower.next(), if work.len() < AT_ONCE => match change {
+                    Ok(Change::Event(event)) => work.extend(self.see(&event)),
+                    Ok(Change::Resync(_)) => self.sweep().await,
+                    Ok(Change::Progress(_)) => {}
+                    Ok(Change::Interrupted(error)) => {
+                        tracing::warn!(%error, "the reaper's watch was interrupted");
                     }
+                    Err(error) => {
+                        tracing::error!(%error, "the reaper may not watch; it sweeps instead");
+                        clock.sleep_until(next).await;
+                    }
+                },
+                () = clock.sleep_until(next) => {
+                    // Beside the events: a look at everything holds up no expiry.
+                    work.push(Box::pin(self.sweep()));
+                    next = clock.boot().plus(self.options.interval_ms);
                 }
             }
         }
@@ -144,7 +146,7 @@ impl Duty {
                 let key = event.key.clone();
                 Some(Box::pin(async move { self.expire(&key).await }))
             }
-            (EventKind::LeaseExpired | EventKind::LeaseReleased, "service") => {
+            (EventKind::LeaseExpired | EventKind::LeaseReleased, SERVICE_KIND) => {
                 let key = lease.labels.get("session")?.parse().ok()?;
                 let worker = lease.holder.clone();
                 Some(Box::pin(async move {

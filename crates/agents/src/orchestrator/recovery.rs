@@ -8,6 +8,8 @@ use lease::{
     session::{self, Reason, Session, State},
 };
 
+use leasehold_clock::Backoff;
+
 use super::{pipeline, records::Records};
 
 /// Frees the leases of this name's earlier incarnations, ends their sessions, and removes output that
@@ -17,16 +19,12 @@ pub(super) async fn recover(
     holder: &Holder,
     output_dir: &Path,
 ) -> Result<(), Error> {
-    let mut pause_ms = 100;
+    let mut backoff = Backoff::new(100, 5_000);
     loop {
         match attempt(records, holder, output_dir).await {
             Err(error) if error.is_retryable() => {
                 tracing::warn!(%error, "a worker waits for the authority");
-                records
-                    .clock
-                    .sleep_until(records.clock.boot().plus(pause_ms))
-                    .await;
-                pause_ms = (pause_ms * 2).min(5_000);
+                backoff.pause(&*records.clock).await;
             }
             outcome => return outcome,
         }

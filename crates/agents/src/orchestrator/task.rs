@@ -120,6 +120,10 @@ async fn claim(context: &Context, key: &Key) -> Result<Claim, lease::Error> {
 }
 
 async fn try_claim(context: &Context, key: &Key) -> Result<Claim, lease::Error> {
+    if !context.presence.is_present() {
+        // Others believe that this worker is gone, and would end what it claims.
+        return Ok(Claim::No);
+    }
     let worker = context.keeper.holder().clone();
     let changed = context
         .records

@@ -11,7 +11,10 @@ use lease::{
     polling::{FleetView, Member, NODE, POLL},
     rendezvous,
 };
-use leasehold_client::keeper::{self, Guard, Keeper, Lost, State};
+use leasehold_client::{
+    Presence,
+    keeper::{self, Guard, Keeper, Lost, State},
+};
 use tokio::sync::{Notify, watch};
 use tokio_util::{
     sync::{CancellationToken, DropGuard},
@@ -28,6 +31,9 @@ use super::{
 
 /// How many leases are given back at once when stopping.
 const RELEASES_AT_ONCE: usize = 64;
+
+/// How long the first announcement is waited for at the start; it goes on afterwards.
+const ANNOUNCE_MS: u64 = 2_000;
 
 /// How soon a target is asked for again that another task of this instance is asking for.
 const ASK_AGAIN_MS: u64 = 50;
@@ -72,7 +78,7 @@ pub(super) struct Shared {
     pub holder: Holder,
     pub leases: Keeper,
     presence_keeper: Keeper,
-    presence: Mutex<Option<Guard>>,
+    presence: Presence,
     pub table: Arc<Table>,
     mirror: Mutex<Mirror>,
     /// Something happened that the next plan should know.
@@ -105,11 +111,12 @@ impl Coordinator {
             Keeper::start(authority.clone(), holder.clone(), clock.clone(), settings)
         };
         let end = CancellationToken::new();
+        let presence_keeper = keep(options.presence_ms, true);
+        let presence = announce(&presence_keeper, &id, &options)?;
         let shared = Arc::new(Shared {
             leases: keep(options.renew_ms, true),
-            // Nobody revokes presence, and the reconciler watches it anyway.
-            presence_keeper: keep(options.presence_ms, false),
-            presence: Mutex::new(None),
+            presence_keeper,
+            presence,
             table: Arc::new(Table::new(clock.clone())),
             mirror: Mutex::default(),
             wake: Notify::new(),
@@ -124,7 +131,9 @@ impl Coordinator {
             holder,
         });
         // Present before it owns anything, so that the others leave its share to it.
-        shared.ensure_presence().await;
+        let settled = async { Ok(shared.presence.settled().await) };
+        let _ = limited(&*shared.clock, ANNOUNCE_MS, settled).await;
+        shared.tasks.spawn(wake_with_presence(shared.clone()));
         reconciler::spawn(shared.clone());
         Ok(Self {
             shared,
@@ -153,11 +162,7 @@ impl Coordinator {
             .buffer_unordered(RELEASES_AT_ONCE)
             .collect()
             .await;
-        let presence = shared.presence().take();
-        let withdrawn = match presence {
-            Some(presence) => presence.release().await.map(|_| ()),
-            None => Ok(()),
-        };
+        let withdrawn = shared.presence.withdraw().await;
         shared.end.cancel();
         shared.tasks.close();
         let loops = async {
@@ -321,76 +326,48 @@ impl fmt::Debug for Coordinator {
     }
 }
 
+/// Begins to announce this instance.
+fn announce(keeper: &Keeper, id: &InstanceId, options: &Options) -> Result<Presence, Invalid> {
+    let member = Member {
+        id: id.to_string(),
+        name: options.display_name.clone(),
+        weight: options.weight,
+        capacity: options.capacity,
+    };
+    let key = Key::new(NODE, &member.id)?;
+    let ttl = Ttl::from_millis(options.presence_ttl_ms)?;
+    let mut request = keeper.request(key, ttl);
+    request.labels = member.labels()?;
+    Ok(Presence::start(keeper.clone(), request))
+}
+
+/// What is planned depends on whether the others see this instance.
+async fn wake_with_presence(shared: Arc<Shared>) {
+    let mut announced = shared.presence.watch();
+    loop {
+        tokio::select! {
+            () = shared.end.cancelled() => return,
+            changed = announced.changed() => if changed.is_err() {
+                return;
+            },
+        }
+        shared.wake.notify_one();
+    }
+}
+
 impl Shared {
     /// Poisoning is no concern: every critical section leaves a whole value behind.
     pub fn mirror(&self) -> MutexGuard<'_, Mirror> {
         self.mirror.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn presence(&self) -> MutexGuard<'_, Option<Guard>> {
-        self.presence.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Whether this instance is announced.
     pub fn is_present(&self) -> bool {
-        self.presence().as_ref().is_some_and(Guard::is_owned)
+        self.presence.is_present()
     }
 
     pub fn me(&self) -> &str {
         self.id.as_str()
-    }
-
-    /// Announces this instance, unless it is announced. Returns whether it is.
-    pub async fn ensure_presence(self: &Arc<Self>) -> bool {
-        if self.table.is_stopping() {
-            return true;
-        }
-        let lost = {
-            let mut presence = self.presence();
-            if presence.as_ref().is_some_and(Guard::is_owned) {
-                return true;
-            }
-            presence.take()
-        };
-        drop(lost);
-        match self.announce().await {
-            Ok(guard) => {
-                let (shared, lost) = (self.clone(), guard.lost());
-                *self.presence() = Some(guard);
-                self.tasks.spawn(async move {
-                    tokio::select! {
-                        () = shared.end.cancelled() => {}
-                        _ = lost => shared.wake.notify_one(),
-                    }
-                });
-                true
-            }
-            Err(error) => {
-                tracing::warn!(instance = %self.id, %error, "presence could not be announced");
-                false
-            }
-        }
-    }
-
-    async fn announce(&self) -> Result<Guard, keeper::Error> {
-        let member = Member {
-            id: self.id.to_string(),
-            name: self.options.display_name.clone(),
-            weight: self.options.weight,
-            capacity: self.options.capacity,
-        };
-        let prepare = || {
-            let key = Key::new(NODE, &member.id)?;
-            let ttl = Ttl::from_millis(self.options.presence_ttl_ms)?;
-            let mut request = self.presence_keeper.request(key, ttl);
-            request.labels = member.labels()?;
-            Ok::<_, Invalid>(request)
-        };
-        let request = prepare().map_err(lease::Error::from)?;
-        let mut guards = self.presence_keeper.acquire(request).await?;
-        guards
-            .pop()
-            .ok_or_else(|| lease::Error::Broken("granted without a lease".into()).into())
     }
 
     /// Asks for a target: see [`Coordinator::try_acquire`].

@@ -5,11 +5,11 @@ use std::{
     sync::Arc,
 };
 
-use futures_util::StreamExt;
 use lease::{
-    BootMillis, Event, EventKind, HandoffStage, Key, Notice,
+    BootMillis, Event, EventKind, HandoffStage, Key, Watching,
     polling::{NODE, POLL, TARGET},
 };
+use leasehold_client::{Change, Follower};
 use tokio::sync::mpsc;
 
 use super::{
@@ -56,45 +56,30 @@ pub(super) fn spawn(shared: Arc<Shared>) {
     tasks.spawn(Reconciler::new(shared).run(feed));
 }
 
-/// Follows the authority's stream of changes, again and again.
+/// Follows what happens to the fleet. Renewals are wanted: they say how long the others' leases last.
 async fn listen(shared: Arc<Shared>, events: mpsc::Sender<Feed>) {
-    let mut pause_ms = RETRY_MS.0;
+    let watching = Watching::kinds([NODE, POLL, TARGET]).with_renewals();
+    let mut follower = Follower::new(shared.authority.clone(), shared.clock.clone(), watching)
+        .with_pauses(RETRY_MS.0, RETRY_MS.1);
     loop {
-        let listening = async {
-            if let Ok(mut changes) = shared.authority.watch(None).await {
-                // Whatever happened before the stream began is found by reading everything.
-                if events.send(Feed::Resync).await.is_err() {
-                    return;
-                }
-                pause_ms = RETRY_MS.0;
-                while let Some(Ok(notice)) = changes.next().await {
-                    let feed = match notice {
-                        Notice::Event(event) if concerns_us(&event) => Feed::Event(Box::new(event)),
-                        Notice::Event(_) => continue,
-                        Notice::Snapshot(_) => Feed::Resync,
-                    };
-                    if events.send(feed).await.is_err() {
-                        return;
-                    }
-                }
-                let _ = events.send(Feed::Resync).await;
+        let change = tokio::select! {
+            () = shared.end.cancelled() => return,
+            change = follower.next() => change,
+        };
+        let feed = match change {
+            Ok(Change::Event(event)) => Feed::Event(Box::new(event)),
+            Ok(Change::Progress(_)) => continue,
+            // While the stream is interrupted something may be missed.
+            Ok(Change::Resync(_) | Change::Interrupted(_)) => Feed::Resync,
+            Err(error) => {
+                tracing::error!(instance = %shared.id, %error, "changes cannot be watched");
+                return;
             }
         };
-        tokio::select! {
-            () = shared.end.cancelled() => return,
-            () = listening => {}
-        }
-        let pause = shared.clock.boot().plus(jittered(pause_ms));
-        pause_ms = (pause_ms * 2).min(RETRY_MS.1);
-        tokio::select! {
-            () = shared.end.cancelled() => return,
-            () = shared.clock.sleep_until(pause) => {}
+        if events.send(feed).await.is_err() {
+            return;
         }
     }
-}
-
-fn concerns_us(event: &Event) -> bool {
-    matches!(event.key.kind(), NODE | POLL | TARGET)
 }
 
 /// A tenth more or less, at random, so that a fleet that started together does not act together.
@@ -258,7 +243,8 @@ impl Reconciler {
         if !due || now < self.discovery_from {
             return;
         }
-        if !shared.ensure_presence().await {
+        if !shared.is_present() && !shared.table.is_stopping() {
+            // It is being announced; until then nothing new is begun.
             self.failed();
             return;
         }

@@ -38,7 +38,8 @@ pub enum Verb {
 /// Connects and does it.
 pub async fn run(verb: Verb, config: Config) -> Outcome {
     let authority = connect::authority(&config)?;
-    let authority: &dyn Authority = &*authority;
+    let shared = authority;
+    let authority: &dyn Authority = &*shared;
     match verb {
         Verb::Acquire(arguments) => acquire::run(arguments, &config, authority).await,
         Verb::Renew(arguments) => renew::run(arguments, authority).await,
@@ -46,7 +47,7 @@ pub async fn run(verb: Verb, config: Config) -> Outcome {
         Verb::Revoke(arguments) => revoke::run(arguments, authority).await,
         Verb::Get(arguments) => get::run(arguments, authority).await,
         Verb::Ls(arguments) => ls::run(arguments, authority).await,
-        Verb::Watch(arguments) => watch::run(arguments, authority).await,
+        Verb::Watch(arguments) => watch::run(arguments, shared.clone()).await,
         Verb::History(arguments) => history::run(arguments, authority).await,
         Verb::Verify(arguments) => verify::run(arguments, authority).await,
     }

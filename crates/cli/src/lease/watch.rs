@@ -1,10 +1,13 @@
 //! `leasehold lease watch`.
 
-use futures_util::StreamExt;
-use lease::{Authority, Event, Key, Notice, Revision};
+use std::sync::Arc;
+
+use lease::{Authority, Key, Revision, Watching};
+use leasehold_client::{Change, Follower};
+use leasehold_clock::System;
 
 use crate::{
-    exit::{Exit, Failure, Outcome},
+    exit::Outcome,
     print::{self, Format},
 };
 
@@ -32,49 +35,31 @@ pub struct Arguments {
     format: Format,
 }
 
-impl Arguments {
-    fn wants(&self, key: &Key) -> bool {
-        self.key.as_ref().is_none_or(|wanted| wanted == key)
-            && self.kind.as_ref().is_none_or(|kind| kind == key.kind())
-    }
-}
-
-/// Prints until the stream ends, which is a failure of the server, or until Ctrl-C.
-pub async fn run(arguments: Arguments, authority: &dyn Authority) -> Outcome {
-    let mut changes = authority.watch(arguments.from.map(Revision::new)).await?;
-    while let Some(notice) = changes.next().await {
-        match notice? {
-            Notice::Event(event) => show(&arguments, &event)?,
-            Notice::Snapshot(snapshot) => {
-                let leases: Vec<_> = snapshot
-                    .leases
-                    .into_iter()
-                    .filter(|lease| arguments.wants(&lease.key))
-                    .collect();
-                if arguments.format.json {
-                    let revision = snapshot.revision;
-                    print::json(
-                        &serde_json::json!({"snapshot": {"revision": revision, "leases": leases}}),
-                    )?;
-                } else {
-                    print::line(&format!("snapshot at revision {}:", snapshot.revision))?;
-                    print::leases(&leases, snapshot.at)?;
-                }
+/// Prints until Ctrl-C. A server that goes away and comes back ends nothing.
+pub async fn run(arguments: Arguments, authority: Arc<dyn Authority>) -> Outcome {
+    let watching = Watching {
+        from: arguments.from.map(Revision::new),
+        kinds: arguments.kind.into_iter().collect(),
+        key: arguments.key,
+        ..Watching::everything()
+    };
+    let mut follower = Follower::new(authority, Arc::new(System), watching);
+    loop {
+        match follower.next().await? {
+            Change::Event(event) if arguments.format.json => print::json(&event)?,
+            Change::Event(event) => print::event(&event)?,
+            Change::Resync(Some(snapshot)) if arguments.format.json => {
+                let (revision, leases) = (snapshot.revision, snapshot.leases);
+                print::json(
+                    &serde_json::json!({"snapshot": {"revision": revision, "leases": leases}}),
+                )?;
             }
+            Change::Resync(Some(snapshot)) => {
+                print::line(&format!("snapshot at revision {}:", snapshot.revision))?;
+                print::leases(&snapshot.leases, snapshot.at)?;
+            }
+            Change::Resync(None) | Change::Progress(_) => {}
+            Change::Interrupted(error) => return Err(error.into()),
         }
-    }
-    Err(Failure::new(
-        Exit::Unreachable,
-        "the server ended the stream",
-    ))
-}
-
-fn show(arguments: &Arguments, event: &Event) -> Result<(), Failure> {
-    if !arguments.wants(&event.key) {
-        Ok(())
-    } else if arguments.format.json {
-        print::json(event)
-    } else {
-        print::event(event)
     }
 }

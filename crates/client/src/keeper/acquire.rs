@@ -6,7 +6,9 @@ use lease::{Acquire, Acquired, BootMillis, Invalid, Key, Lease, Renew, Renewal, 
 use tokio::sync::oneshot;
 
 use super::{Alive, Core, Error, Guard, Holding, Lost, registry::Busy};
-use crate::wait::{Backoff, limited};
+use leasehold_clock::Backoff;
+
+use crate::wait::limited;
 
 /// How often a grant that came after a wait is confirmed before it is given back.
 const CONFIRM_ATTEMPTS: u32 = 3;

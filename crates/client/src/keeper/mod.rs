@@ -34,7 +34,9 @@ pub use guard::Guard;
 pub use state::{Lost, State};
 pub use warden::Peers;
 
-use crate::wait::{Backoff, limited};
+use leasehold_clock::Backoff;
+
+use crate::wait::limited;
 use registry::Registry;
 use state::Holding;
 
@@ -57,8 +59,7 @@ pub struct Options {
     /// that started together does not renew together.
     pub jitter_percent: u64,
     /// Whether the authority's stream of changes is watched, so that a revocation is known at once
-    /// instead of at the next renewal (L17). It carries everybody's changes: in a large fleet over
-    /// HTTP take [`Options::losses`] instead.
+    /// instead of at the next renewal (L17). It carries only what happens to this holder.
     pub watch: bool,
     /// Losses that come from elsewhere, for instance from a [`crate::HolderStream`].
     pub losses: Option<Arc<dyn Losses>>,

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use tokio::task::JoinSet;
 
 use super::{Core, registry::Release};
-use crate::wait::{Backoff, limited};
+use leasehold_clock::Backoff;
+
+use crate::wait::limited;
 
 /// How many releases are under way at once.
 const AT_ONCE: usize = 32;

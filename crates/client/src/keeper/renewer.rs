@@ -10,7 +10,9 @@ use futures_util::future::join_all;
 use lease::{BootMillis, Renew, Renewals};
 
 use super::{Core, Holding, Lost};
-use crate::wait::{Backoff, jitter, limited};
+use leasehold_clock::Backoff;
+
+use crate::wait::{jitter, limited};
 
 /// Never renew more often than this, whatever the ttl.
 const MIN_PAUSE_MS: u64 = 5;

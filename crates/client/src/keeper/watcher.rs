@@ -3,56 +3,35 @@
 
 use std::sync::Arc;
 
-use futures_util::StreamExt;
-use lease::{Event, EventKind, Notice};
+use lease::{Event, EventKind, Watching};
 use tokio::sync::broadcast;
 
 use super::{Core, Losses, Lost, Told};
-use crate::wait::Backoff;
+use crate::follower::{Change, Follower};
 
-/// Follows the authority's changes, for ever, through every interruption.
+/// Follows what happens to this holder's leases, for ever, through every interruption. Nobody else's
+/// changes are on this stream, and no renewals: it costs the same in every fleet.
 pub(super) async fn follow_events(core: Arc<Core>) {
-    let mut backoff = Backoff::new(100, 5_000);
+    let watching = Watching::holder(&core.holder).only([
+        EventKind::LeaseExpired,
+        EventKind::LeaseReleased,
+        EventKind::LeaseStolen,
+        EventKind::LeaseRevoked,
+    ]);
+    let mut follower = Follower::new(core.authority.clone(), core.clock.clone(), watching);
     let mut first = true;
     loop {
-        let opened = tokio::select! {
+        let change = tokio::select! {
             () = core.end.cancelled() => return,
-            opened = core.authority.watch(None) => opened,
+            change = follower.next() => change,
         };
-        match opened {
-            Ok(mut changes) => {
-                if !first {
-                    // Whatever happened in between is not on this stream.
-                    core.verify();
-                }
-                first = false;
-                loop {
-                    let next = tokio::select! {
-                        () = core.end.cancelled() => return,
-                        next = changes.next() => next,
-                    };
-                    match next {
-                        Some(Ok(Notice::Event(event))) => {
-                            backoff.reset();
-                            see(&core, &event);
-                        }
-                        Some(Ok(Notice::Snapshot(_))) => core.verify(),
-                        Some(Err(error)) => {
-                            tracing::debug!(%error, "the stream of changes broke off");
-                            break;
-                        }
-                        None => break,
-                    }
-                }
-            }
-            // The authority has no stream: renewals tell everything, later.
-            Err(lease::Error::Unsupported(_) | lease::Error::Denied(_)) => return,
-            Err(error) => tracing::debug!(%error, "no stream of changes"),
-        }
-        let pause = core.clock.boot().plus(backoff.next_ms());
-        tokio::select! {
-            () = core.end.cancelled() => return,
-            () = core.clock.sleep_until(pause) => {}
+        match change {
+            Ok(Change::Event(event)) => see(&core, &event),
+            // Whatever happened in between is not on this stream.
+            Ok(Change::Resync(_)) if !std::mem::take(&mut first) => core.verify(),
+            Ok(Change::Resync(_) | Change::Progress(_) | Change::Interrupted(_)) => {}
+            // The authority has no stream: renewals bring everything, later.
+            Err(_) => return,
         }
     }
 }

@@ -17,7 +17,8 @@ use super::{
     Link, Request,
     socket::{self, Socket},
 };
-use crate::{Client, Error, convert, keeper::Told, wait::Backoff};
+use crate::{Client, Error, convert, keeper::Told};
+use leasehold_clock::Backoff;
 
 /// A connection on which nothing comes, not even a ping, is dead. Servers ping every 15 seconds or
 /// less.

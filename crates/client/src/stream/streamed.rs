@@ -4,7 +4,7 @@ use lease::{
     Acquire, Acquired, Answer, Authority, Capabilities, Committed, Departure, Error, EventPage,
     EventQuery, HandoffState, HandoffStep, Key, Lease, LeaseId, LeaseQuery, LeaseRef, Page, Record,
     RecordQuery, Renew, Renewed, Revision, Revoke, Token, Transaction, UnixMillis, Verdict, Watch,
-    history::SealPage,
+    Watching, history::SealPage,
 };
 
 use super::HolderStream;
@@ -89,7 +89,7 @@ impl Authority for Streamed {
     fn seals(&self, after: Revision, limit: usize) -> Answer<'_, SealPage> {
         self.remote.seals(after, limit)
     }
-    fn watch(&self, from: Option<Revision>) -> Answer<'_, Watch> {
-        self.remote.watch(from)
+    fn watch(&self, watching: Watching) -> Answer<'_, Watch> {
+        self.remote.watch(watching)
     }
 }

@@ -12,7 +12,7 @@ use lease::{
     Acquire, Acquired, Answer, Authority, Capabilities, Clock, Committed, Departure, Error,
     EventPage, EventQuery, HandoffState, HandoffStep, Key, Lease, LeaseId, LeaseQuery, LeaseRef,
     Page, Record, RecordQuery, Renew, Renewals, Renewed, Revision, Revoke, Token, Transaction,
-    UnixMillis, Verdict, Watch, history::SealPage,
+    UnixMillis, Verdict, Watch, Watching, history::SealPage,
 };
 use leasehold_clock::Manual;
 
@@ -151,7 +151,7 @@ impl Authority for Faulty {
     fn seals(&self, after: Revision, limit: usize) -> Answer<'_, SealPage> {
         Box::pin(self.through(self.inner.seals(after, limit)))
     }
-    fn watch(&self, from: Option<Revision>) -> Answer<'_, Watch> {
-        Box::pin(self.through(self.inner.watch(from)))
+    fn watch(&self, watching: Watching) -> Answer<'_, Watch> {
+        Box::pin(self.through(self.inner.watch(watching)))
     }
 }

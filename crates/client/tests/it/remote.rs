@@ -98,7 +98,7 @@ async fn l20_a_watch_survives_a_server_that_comes_back() {
     let served = Served::start(&world).await;
     let address = served.address;
     let remote = served.remote().await;
-    let mut watch = remote.watch(None).await.unwrap();
+    let mut watch = remote.watch(lease::Watching::everything()).await.unwrap();
     let mut revisions = Vec::new();
     for round in 0..3 {
         let id = round.to_string();

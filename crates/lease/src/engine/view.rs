@@ -1,7 +1,9 @@
 //! Looking without touching.
 
 use super::{Engine, slots::State, to_record};
-use crate::{Key, Lease, LeaseId, LeaseQuery, Page, Snapshot, Status, Token, UnixMillis, Verdict};
+use crate::{
+    Key, Lease, LeaseId, LeaseQuery, Page, Snapshot, Status, Token, UnixMillis, Verdict, Watching,
+};
 
 impl Engine {
     /// The live lease of a key at `now`.
@@ -81,20 +83,42 @@ impl Engine {
         }
     }
 
-    /// Everything live, for a watcher that fell behind (L20).
-    pub fn snapshot(&self, now: UnixMillis) -> Snapshot {
+    /// Everything live that is wanted, for a watcher that fell behind (L20). One key or one holder is
+    /// looked up; anything else reads all leases.
+    pub fn snapshot(&self, now: UnixMillis, watching: &Watching) -> Snapshot {
         let now = now.max(self.now);
-        let mut leases: Vec<Lease> = self.live().filter(|lease| lease.is_live(now)).collect();
+        let wanted = |lease: &Lease| lease.is_live(now) && watching.matches_lease(lease);
+        let mut leases: Vec<Lease> = match (&watching.key, &watching.holder) {
+            (Some(key), _) => self.lease(now, key).into_iter().filter(wanted).collect(),
+            (None, Some(name)) => self
+                .holders
+                .incarnations(name)
+                .flat_map(|holder| self.holders.slots(&self.slots, holder))
+                .map(|slot| self.lease_in(slot))
+                .filter(wanted)
+                .collect(),
+            (None, None) => self.live().filter(wanted).collect(),
+        };
         leases.sort_by(|a, b| a.key.cmp(&b.key));
         Snapshot {
             revision: self.revision,
             at: now,
             leases,
-            records: self
-                .records
-                .iter()
-                .map(|(key, (value, revision))| to_record(key, value, *revision))
-                .collect(),
+            records: match (&watching.key, &watching.holder) {
+                (Some(key), _) => self
+                    .record(key)
+                    .filter(|record| watching.matches_record(&record.key))
+                    .into_iter()
+                    .collect(),
+                // Records belong to nobody.
+                (None, Some(_)) => Vec::new(),
+                (None, None) => self
+                    .records
+                    .iter()
+                    .filter(|(key, _)| watching.matches_record(key))
+                    .map(|(key, (value, revision))| to_record(key, value, *revision))
+                    .collect(),
+            },
         }
     }
 

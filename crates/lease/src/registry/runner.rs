@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{Checks, FieldError};
-use crate::{Incarnation, UnixMillis};
+use crate::{Incarnation, Ttl, UnixMillis};
 
 /// What a runner is told to do, or does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -58,6 +58,9 @@ pub struct Runner {
     /// What it last reported.
     #[serde(default)]
     pub metrics: Map<String, Value>,
+    /// How long it counts as present without a heartbeat, as it registered.
+    #[serde(default = "default_presence")]
+    pub presence_ttl: Ttl,
     /// When it came.
     pub registered_at: UnixMillis,
     /// When it was last heard of.
@@ -68,7 +71,16 @@ fn default_capacity() -> u32 {
     16
 }
 
+fn default_presence() -> Ttl {
+    Runner::DEFAULT_PRESENCE
+}
+
 impl Runner {
+    /// How long a runner counts as present without a heartbeat when it does not say.
+    pub const DEFAULT_PRESENCE: Ttl = match Ttl::from_secs(60) {
+        Ok(ttl) => ttl,
+        Err(_) => panic!("a minute is a ttl"),
+    };
     /// More cameras than one host can look at.
     pub const MAX_CAPACITY: u32 = 10_000;
 

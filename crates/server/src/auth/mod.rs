@@ -66,6 +66,25 @@ impl Caller {
         self.tenant.as_deref().is_none_or(|own| tenant == Some(own))
     }
 
+    /// The tenant that a question of this caller is about: its own, if it is bound to one.
+    pub fn tenant_of(&self, asked: Option<String>) -> Result<Option<String>, Reject> {
+        let Some(own) = self.tenant.as_deref() else {
+            return Ok(asked);
+        };
+        if asked.is_some_and(|asked| asked != own) {
+            return Err(Reject::new(
+                Code::AuthorizationFailed,
+                "this token is bound to another tenant",
+            ));
+        }
+        Ok(Some(own.to_owned()))
+    }
+
+    /// A holder of this caller, in full.
+    pub fn identity(&self, holder: lease::Holder) -> lease::Identity {
+        lease::Identity::new(self.tenant.as_deref(), holder)
+    }
+
     /// The labels of a new lease, bound to the caller's tenant.
     pub fn bind(&self, labels: lease::Labels) -> Result<lease::Labels, Reject> {
         let Some(own) = self.tenant.as_deref() else {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use lapin::{BasicProperties, options::BasicPublishOptions};
+use lease::Clock;
 use secrecy::SecretString;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -24,12 +25,16 @@ pub(crate) struct Heartbeat {
     pub timestamp: leasehold_api::Time,
 }
 
-pub(super) async fn run(mut heartbeats: mpsc::Receiver<Heartbeat>, url: Arc<SecretString>) {
+pub(super) async fn run(
+    mut heartbeats: mpsc::Receiver<Heartbeat>,
+    url: Arc<SecretString>,
+    clock: Arc<dyn Clock>,
+) {
     let mut link = None;
     while let Some(heartbeat) = heartbeats.recv().await {
         let current = match link.take() {
             Some(current) => current,
-            None => reach(&url).await,
+            None => reach(&url, &*clock).await,
         };
         let key = routing::of_heartbeat(
             &heartbeat.tenant_id,

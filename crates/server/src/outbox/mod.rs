@@ -1,6 +1,6 @@
 //! Every event to RabbitMQ. The history is the outbox: an event is there in the same atomic step as
 //! its change, and a cursor beside it says how far the broker has confirmed. One replica publishes at a
-//! time, and that duty is a lease.
+//! time: its leader, who has the lease `duty:outbox`.
 
 mod heartbeats;
 mod publisher;
@@ -12,7 +12,9 @@ use lapin::{
     Channel, Connection, ConnectionProperties, ExchangeKind, options::ConfirmSelectOptions,
     options::ExchangeDeclareOptions, types::FieldTable, uri::AMQPUri,
 };
-use lease::Authority;
+use lease::{Authority, Clock};
+use leasehold_client::Leadership;
+use leasehold_clock::Backoff;
 use secrecy::{ExposeSecret, SecretString};
 use tokio::sync::mpsc;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -25,7 +27,7 @@ pub const EXCHANGE: &str = "leasehold.events";
 /// How long the broker may take for one step.
 const BROKER_TIMEOUT: Duration = Duration::from_secs(10);
 /// The shortest and the longest pause between attempts to reach the broker.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+const PAUSE_MS: (u64, u64) = (100, 5_000);
 /// Heartbeats that wait for the broker. They are news, not history: what does not fit is dropped.
 const HEARTBEATS: usize = 1024;
 
@@ -81,17 +83,28 @@ impl Pending {
     pub fn start(
         self,
         authority: Arc<dyn Authority>,
+        clock: Arc<dyn Clock>,
         closing: &CancellationToken,
         tasks: &TaskTracker,
-    ) {
-        let events = publisher::run(authority, self.url.clone());
-        let heartbeats = heartbeats::run(self.heartbeats, self.url);
-        for task in [
-            Box::pin(events) as std::pin::Pin<Box<dyn Future<Output = ()> + Send>>,
-            Box::pin(heartbeats),
-        ] {
-            tasks.spawn(closing.clone().run_until_cancelled_owned(task));
-        }
+    ) -> Result<(), lease::Invalid> {
+        let leadership = Leadership::new(
+            authority.clone(),
+            clock.clone(),
+            publisher::leader_key()?,
+            publisher::leader_ttl()?,
+        )?;
+        let heartbeats = heartbeats::run(self.heartbeats, self.url.clone(), clock.clone());
+        tasks.spawn(closing.clone().run_until_cancelled_owned(heartbeats));
+        let (url, closing) = (self.url, closing.clone());
+        tasks.spawn(async move {
+            let publishing = publisher::run(authority, clock, &leadership, &url);
+            closing.run_until_cancelled(publishing).await;
+            // The next replica goes on immediately, not when the lease has lapsed.
+            if let Err(error) = leadership.resign().await {
+                tracing::warn!(%error, "the leadership of the outbox ends with its ttl");
+            }
+        });
+        Ok(())
     }
 }
 
@@ -128,16 +141,15 @@ async fn connect(url: &SecretString) -> Result<Link, lapin::Error> {
 }
 
 /// The same, until it works.
-async fn reach(url: &SecretString) -> Link {
-    let mut pause = PAUSE.0;
+async fn reach(url: &SecretString, clock: &dyn Clock) -> Link {
+    let mut backoff = Backoff::new(PAUSE_MS.0, PAUSE_MS.1);
     loop {
         match tokio::time::timeout(BROKER_TIMEOUT, connect(url)).await {
             Ok(Ok(link)) => return link,
-            // The address may hold a password, so only the kind of failure is told.
+            // The address may hold a password, so only the kind of failure is logged.
             Ok(Err(error)) => tracing::warn!(%error, "the broker cannot be reached"),
             Err(_) => tracing::warn!("the broker does not answer"),
         }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(PAUSE.1);
+        backoff.pause(clock).await;
     }
 }

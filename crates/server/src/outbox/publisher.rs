@@ -2,20 +2,21 @@
 
 use std::{sync::Arc, time::Duration};
 
-use futures_util::StreamExt as _;
 use lapin::{BasicProperties, options::BasicPublishOptions};
 use lease::{
-    Acquire, Acquired, Authority, Cause, Committed, Error, Event, EventQuery, Expect, Holder, Key,
-    Lease, Renew, Renewal, Renewals, Revision, Transaction, Ttl, Watch, Write,
+    Authority, Clock, Committed, Error, Event, EventQuery, Expect, Invalid, Key, Revision,
+    Transaction, Ttl, Watching, Write,
 };
+use leasehold_client::{Change, Follower, Leadership};
+use leasehold_clock::Backoff;
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::timeout;
 
-use super::{BROKER_TIMEOUT, EXCHANGE, Link, PAUSE, reach, routing};
+use super::{BROKER_TIMEOUT, EXCHANGE, Link, PAUSE_MS, reach, routing};
 
-/// How long the duty stays with a replica that is silent.
-const DUTY_TTL: Duration = Duration::from_secs(10);
+/// How long the leadership stays with a replica that is silent.
+const LEADER_TTL_SECS: u64 = 10;
 /// How many events are on their way to the broker at once: the bound on what is kept in memory and on
 /// what is sent twice after a crash.
 const BATCH: usize = 256;
@@ -38,7 +39,16 @@ enum Stop {
     #[error("another replica publishes")]
     NotMine,
     #[error("{0}")]
-    Invalid(#[from] lease::Invalid),
+    Invalid(#[from] Invalid),
+}
+
+/// What the publishing replica holds.
+pub(super) fn leader_key() -> Result<Key, Invalid> {
+    Key::new("duty", OUTBOX)
+}
+
+pub(super) fn leader_ttl() -> Result<Ttl, Invalid> {
+    Ttl::from_secs(LEADER_TTL_SECS)
 }
 
 /// How far the broker has confirmed.
@@ -48,38 +58,47 @@ struct Cursor {
 }
 
 /// Publishes for ever: whatever fails is begun again from the last confirmed event.
-pub(super) async fn run(authority: Arc<dyn Authority>, url: Arc<SecretString>) {
-    // New for every start: a crashed predecessor's duty must lapse before it is taken over.
-    let incarnation = uuid::Uuid::new_v4().simple().to_string();
-    let mut pause = PAUSE.0;
+pub(super) async fn run(
+    authority: Arc<dyn Authority>,
+    clock: Arc<dyn Clock>,
+    leadership: &Leadership,
+    url: &SecretString,
+) {
+    let mut backoff = Backoff::new(PAUSE_MS.0, PAUSE_MS.1);
     loop {
-        let link = reach(&url).await;
-        match round(&*authority, &link, &incarnation).await {
-            Ok(never) => match never {},
-            Err(Stop::NotMine) => {
-                pause = PAUSE.0;
-                sleep(IDLE).await;
+        // The broker first: who cannot reach it leaves the leadership to others.
+        let link = reach(url, &*clock).await;
+        let term = match leadership.elected().await {
+            Ok(term) => term,
+            Err(error) => {
+                tracing::warn!(%error, "this replica may not publish");
+                backoff.pause(&*clock).await;
+                continue;
             }
-            Err(stop) => {
-                tracing::warn!(%stop, "publishing begins again");
-                sleep(pause).await;
-                pause = (pause * 2).min(PAUSE.1);
-            }
+        };
+        let stop = tokio::select! {
+            _ = term.lost() => Stop::NotMine,
+            Err(stop) = round(&authority, &clock, &link) => stop,
+        };
+        drop(term);
+        match stop {
+            Stop::NotMine => backoff.reset(),
+            stop => tracing::warn!(%stop, "publishing begins again"),
         }
+        backoff.pause(&*clock).await;
     }
 }
 
 async fn round(
-    authority: &dyn Authority,
+    authority: &Arc<dyn Authority>,
+    clock: &Arc<dyn Clock>,
     link: &Link,
-    incarnation: &str,
 ) -> Result<std::convert::Infallible, Stop> {
-    let mut duty = Duty::take(authority, incarnation).await?;
-    let mut watch = authority.watch(None).await?;
+    let mut follower = Follower::new(authority.clone(), clock.clone(), Watching::default());
+    let authority = &**authority;
     let (mut cursor, mut stored) = load(authority).await?;
     tracing::info!(after = %cursor.after, "publishing events");
     loop {
-        duty.keep(authority).await?;
         let query = EventQuery {
             after: cursor.after,
             limit: BATCH,
@@ -93,7 +112,7 @@ async fn round(
             );
         }
         let Some(last) = page.events.last().map(|event| event.revision) else {
-            heard(authority, &mut watch).await?;
+            heard(&mut follower).await?;
             continue;
         };
         let own = |event: &&Event| event.key.kind() != OUTBOX;
@@ -102,7 +121,7 @@ async fn round(
         if events.is_empty() {
             // Nothing but the cursor's own changes: not worth another one.
             if !page.more {
-                heard(authority, &mut watch).await?;
+                heard(&mut follower).await?;
             }
             continue;
         }
@@ -111,14 +130,13 @@ async fn round(
     }
 }
 
-/// Waits until something happened, or for a moment.
-async fn heard(authority: &dyn Authority, watch: &mut Watch) -> Result<(), Stop> {
-    match timeout(IDLE, watch.next()).await {
-        Ok(Some(Ok(_))) | Err(_) => {}
-        // A watcher that fell behind starts anew; the history has what it missed.
-        Ok(Some(Err(_)) | None) => *watch = authority.watch(None).await?,
-    }
-    Ok(())
+/// Waits until something happened, or for a moment: the history is looked at anyway.
+async fn heard(follower: &mut Follower) -> Result<(), Stop> {
+    let happened = async {
+        while let Change::Progress(_) | Change::Interrupted(_) = follower.next().await? {}
+        Ok(())
+    };
+    timeout(IDLE, happened).await.unwrap_or(Ok(()))
 }
 
 /// Sends in order and waits until the broker has all of it on disk.
@@ -174,7 +192,7 @@ async fn load(authority: &dyn Authority) -> Result<(Cursor, Option<Revision>), S
     Ok((cursor, Some(record.revision)))
 }
 
-/// Moves the cursor, unless somebody else did: then the duty is theirs.
+/// Moves the cursor, unless somebody else did: then they lead.
 async fn save(
     authority: &dyn Authority,
     cursor: Cursor,
@@ -202,55 +220,5 @@ async fn save(
     match load(authority).await? {
         (found, Some(revision)) if found.after == cursor.after => Ok(revision),
         _ => Err(Stop::NotMine),
-    }
-}
-
-/// The right to publish.
-struct Duty {
-    lease: Lease,
-    kept: Instant,
-}
-
-impl Duty {
-    async fn take(authority: &dyn Authority, incarnation: &str) -> Result<Self, Stop> {
-        let millis = u64::try_from(DUTY_TTL.as_millis()).unwrap_or(u64::MAX);
-        let key = Key::new("duty", OUTBOX)?;
-        let holder = Holder::new(OUTBOX, incarnation)?;
-        let asked = Acquire::one(key, holder, Ttl::from_millis(millis)?);
-        // Only measures when the next renewal is due; the authority's clock decides who has it.
-        let kept = Instant::now();
-        match authority.acquire(asked).await? {
-            Acquired::Granted { leases, .. } => leases
-                .into_iter()
-                .next()
-                .map(|lease| Self { lease, kept })
-                .ok_or(Stop::NotMine),
-            Acquired::Refused(refusal) => {
-                if !matches!(refusal.cause, Cause::Held { .. }) {
-                    tracing::warn!(?refusal, "the duty to publish was refused");
-                }
-                Err(Stop::NotMine)
-            }
-        }
-    }
-
-    /// Renews it in good time.
-    async fn keep(&mut self, authority: &dyn Authority) -> Result<(), Stop> {
-        if self.kept.elapsed() < DUTY_TTL / 3 {
-            return Ok(());
-        }
-        let sent = Instant::now();
-        let renew = Renew {
-            holder: self.lease.holder.clone(),
-            leases: Renewals::These(vec![Renewal::of(&self.lease)]),
-        };
-        match authority.renew(renew).await?.pop().map(|it| it.outcome) {
-            Some(Ok(lease)) => {
-                self.lease = lease;
-                self.kept = sent;
-                Ok(())
-            }
-            Some(Err(_)) | None => Err(Stop::NotMine),
-        }
     }
 }

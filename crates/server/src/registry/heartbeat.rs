@@ -188,8 +188,7 @@ async fn present(
     if let Some(presence) = presence {
         return Ok(presence);
     }
-    let ttl = lease::Ttl::from_millis(60_000)?;
-    let acquire = runners::presence_of(runner, ttl)?;
+    let acquire = runners::presence_of(runner)?;
     let leases = match ops::acquire(app, caller, acquire).await? {
         Acquired::Granted { leases, .. } => leases,
         Acquired::Refused(refusal) => return Err(ops::refused(caller, &refusal)),

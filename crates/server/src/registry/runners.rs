@@ -19,8 +19,6 @@ use super::{
 };
 use crate::{App, Reject, auth::Caller, query::MAX_PAGE};
 
-/// How long a runner counts as present without a heartbeat when it does not say.
-const DEFAULT_PRESENCE: Seconds = Seconds::whole(60);
 /// How many cameras a runner may have when it does not say.
 const DEFAULT_CAPACITY: u32 = 16;
 
@@ -115,14 +113,14 @@ pub(crate) async fn register(
 ) -> Result<Registered, Reject> {
     let authority = app.authority();
     super::enter(caller, &request.tenant_id, &request.site_id)?;
-    let ttl = request.ttl_seconds.unwrap_or(DEFAULT_PRESENCE);
-    if !(1000..=3_600_000).contains(&ttl.millis()) {
-        return Err(Reject::field("ttl_seconds", "1 to 3600 seconds"));
-    }
-    let ttl = Ttl::from_millis(ttl.millis())?;
+    let ttl = match request.ttl_seconds {
+        None => Runner::DEFAULT_PRESENCE,
+        Some(ttl) if (1000..=3_600_000).contains(&ttl.millis()) => Ttl::from_millis(ttl.millis())?,
+        Some(_) => return Err(Reject::field("ttl_seconds", "1 to 3600 seconds")),
+    };
     for _ in 0..store::ATTEMPTS {
         let now = authority.now().await?;
-        let runner = runner(&request, now)?;
+        let runner = runner(&request, ttl, now)?;
         let place = place(&runner);
         let before = place_of(authority, RUNNER, &runner.runner_id).await?;
         // The name of another tenant's runner is taken, present or not.
@@ -157,7 +155,7 @@ pub(crate) async fn register(
         let transaction = Transaction {
             expect,
             writes,
-            acquire: Some(presence_of(&runner, ttl)?),
+            acquire: Some(presence_of(&runner)?),
             ..Transaction::default()
         };
         match authority.commit(transaction).await? {
@@ -191,7 +189,7 @@ fn in_use(id: &str) -> Reject {
     )
 }
 
-fn runner(request: &RegisterRequest, now: UnixMillis) -> Result<Runner, Reject> {
+fn runner(request: &RegisterRequest, presence_ttl: Ttl, now: UnixMillis) -> Result<Runner, Reject> {
     let incarnation = match &request.incarnation {
         Some(incarnation) => Incarnation::new(incarnation)?,
         None => address_incarnation(&request.host, request.port)?,
@@ -211,6 +209,7 @@ fn runner(request: &RegisterRequest, now: UnixMillis) -> Result<Runner, Reject> 
         status: RunnerStatus::Active,
         current_load: 0,
         metrics: Map::new(),
+        presence_ttl,
         registered_at: now,
         last_heartbeat: now,
     };
@@ -228,15 +227,21 @@ fn address_incarnation(host: &str, port: u16) -> Result<Incarnation, Reject> {
     Ok(Incarnation::new(hex::encode(&digest[..16]))?)
 }
 
-/// Asks for the lease that says a runner is there.
-pub(crate) fn presence_of(runner: &Runner, ttl: Ttl) -> Result<Acquire, Reject> {
+/// Asks for the lease that says a runner is there, for as long as it registered. Its proven death ends
+/// it, as it does its cameras' leases.
+pub(crate) fn presence_of(runner: &Runner) -> Result<Acquire, Reject> {
     let labels = [
         (lease::TENANT.to_owned(), runner.tenant_id.clone()),
         (lease::SITE.to_owned(), runner.site_id.clone()),
     ];
     Ok(Acquire {
         labels: Labels::new(labels.into())?,
-        ..Acquire::one(Key::new(RUNNER, &runner.runner_id)?, holder(runner)?, ttl)
+        release_on_death: true,
+        ..Acquire::one(
+            Key::new(RUNNER, &runner.runner_id)?,
+            holder(runner)?,
+            runner.presence_ttl,
+        )
     })
 }
 

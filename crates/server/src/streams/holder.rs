@@ -46,7 +46,10 @@ enum End {
 /// Serves the stream to its end.
 pub(crate) async fn serve(app: App, peer: Peer, mut socket: WebSocket) {
     let _open = app.metrics().holder_stream();
-    let mut connection = app.parts().hub.connect(peer.holder.clone());
+    let mut connection = app
+        .parts()
+        .hub
+        .connect(peer.caller.identity(peer.holder.clone()));
     let end = talk(&app, &peer, &mut connection, &mut socket).await;
     drop(socket);
     // A newer connection of the same holder speaks for it, and a server that stops has no say.
@@ -63,7 +66,7 @@ pub(crate) async fn serve(app: App, peer: Peer, mut socket: WebSocket) {
             }
             Err(reject) => {
                 let code = reject.problem().known();
-                tracing::warn!(holder = %peer.holder, ?code, "a death could not be told");
+                tracing::warn!(holder = %peer.holder, ?code, "a holder's death could not be recorded");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! One watch over the authority for the whole server: it tells each connected holder what it lost,
+//! One watch over the authority for the whole server: it lets each connected holder know what it lost,
 //! and counts what happens.
 
 use std::{
@@ -9,9 +9,9 @@ use std::{
     },
 };
 
-use futures_util::StreamExt as _;
-use lease::{Authority, Clock, Event, EventKind, Holder, LeaseQuery, Notice, Status};
+use lease::{Authority, Clock, Event, EventKind, Identity, LeaseQuery, Status, Watching};
 use leasehold_api::{Loss, stream::Down};
+use leasehold_client::{Change, Follower};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -20,8 +20,8 @@ use crate::metrics::Metrics;
 /// How many messages may wait for one holder's stream. A holder that lost more at once is told to
 /// look for itself.
 const QUEUE: usize = 256;
-/// How long to wait before the watch is opened again.
-const RETRY_MS: u64 = 200;
+/// The pauses before the watch is opened again: a holder that waits for a loss waits for this.
+const RETRY_MS: (u64, u64) = (100, 1_000);
 /// How many live leases are counted at start; beyond that the metric is a lower bound.
 const MAX_COUNTED: usize = 100_000;
 
@@ -42,7 +42,7 @@ struct Outlet {
 #[derive(Default)]
 struct Connected {
     last: u64,
-    by_holder: HashMap<Holder, Entry>,
+    by_holder: HashMap<Identity, Entry>,
 }
 
 /// The holders that are connected. Cheap to clone.
@@ -58,14 +58,14 @@ pub(crate) struct Connection {
     /// Cancelled when a newer connection of the same holder took over.
     pub replaced: CancellationToken,
     missed: Arc<AtomicBool>,
-    holder: Holder,
+    holder: Identity,
     number: u64,
     hub: Hub,
 }
 
 impl Hub {
     /// Connects a holder. An earlier connection of the same holder is told to go.
-    pub fn connect(&self, holder: Holder) -> Connection {
+    pub fn connect(&self, holder: Identity) -> Connection {
         let (down, messages) = mpsc::channel(QUEUE);
         let replaced = CancellationToken::new();
         let missed = Arc::new(AtomicBool::new(false));
@@ -103,64 +103,60 @@ impl Hub {
         closing: CancellationToken,
         begun: CancellationToken,
     ) {
-        let watching = async {
-            loop {
-                if let Err(error) = self.watch(&*authority, &metrics, &begun).await {
-                    tracing::warn!(%error, "the server's watch ended");
-                }
-                begun.cancel();
-                clock.sleep_until(clock.boot().plus(RETRY_MS)).await;
-            }
-        };
-        tokio::select! {
-            () = closing.cancelled() => {}
-            () = watching => {}
-        }
-    }
-
-    async fn watch(
-        &self,
-        authority: &dyn Authority,
-        metrics: &Metrics,
-        begun: &CancellationToken,
-    ) -> Result<(), lease::Error> {
-        let mut watch = authority.watch(None).await?;
-        // Whoever is connected already may have lost something that nobody saw.
-        self.tell_all(&Down::Missed);
-        // Counted after the watch began. A change in between may be counted twice, never lost.
-        let query = LeaseQuery {
-            status: Some(Status::Active),
-            limit: MAX_COUNTED,
-            ..LeaseQuery::default()
-        };
-        metrics.set_live_leases(authority.leases(query).await?.items.len());
-        begun.cancel();
-        while let Some(notice) = watch.next().await {
-            match notice? {
-                Notice::Event(event) => {
+        let mut follower = Follower::new(authority.clone(), clock, Watching::everything())
+            .with_pauses(RETRY_MS.0, RETRY_MS.1);
+        loop {
+            let change = tokio::select! {
+                () = closing.cancelled() => return,
+                change = follower.next() => change,
+            };
+            match change {
+                Ok(Change::Event(event)) => {
                     metrics.event(event.kind);
-                    self.tell(&event);
+                    self.notify(&event);
                 }
-                Notice::Snapshot(snapshot) => {
-                    metrics.set_live_leases(snapshot.leases.len());
-                    self.tell_all(&Down::Missed);
+                Ok(Change::Resync(snapshot)) => {
+                    // Whoever is connected already may have lost something that nobody saw.
+                    self.notify_all(&Down::Missed);
+                    match snapshot {
+                        Some(snapshot) => metrics.set_live_leases(snapshot.leases.len()),
+                        None => count(&*authority, &metrics).await,
+                    }
+                    begun.cancel();
+                }
+                Ok(Change::Progress(_)) => {}
+                Ok(Change::Interrupted(error)) => {
+                    tracing::warn!(%error, "the server's watch was interrupted");
+                    begun.cancel();
+                }
+                Err(error) => {
+                    tracing::error!(%error, "the store cannot be watched");
+                    begun.cancel();
+                    return;
                 }
             }
         }
-        Ok(())
     }
 
-    /// Tells a connected holder that its lease is gone.
-    fn tell(&self, event: &Event) {
+    /// Lets a connected holder know that its lease is gone: that of its tenant, and one that is bound
+    /// to none and may see all.
+    fn notify(&self, event: &Event) {
         let Some(lease) = event.lease.as_ref().filter(|_| event.kind.ends_lease()) else {
             return;
         };
-        let outlet = self
-            .connected()
-            .by_holder
-            .get(&lease.holder)
-            .map(|entry| entry.outlet.clone());
-        if let Some(outlet) = outlet {
+        let own = lease.identity();
+        let unbound = Identity::new(None, lease.holder.clone());
+        let outlets: Vec<Outlet> = {
+            let connected = self.connected();
+            let also = (own != unbound).then_some(&unbound);
+            [Some(&own), also]
+                .into_iter()
+                .flatten()
+                .filter_map(|identity| connected.by_holder.get(identity))
+                .map(|entry| entry.outlet.clone())
+                .collect()
+        };
+        for outlet in outlets {
             outlet.send(Down::Lost {
                 lease_id: lease.id.to_string(),
                 kind: event.key.kind().to_owned(),
@@ -174,7 +170,7 @@ impl Hub {
         }
     }
 
-    fn tell_all(&self, message: &Down) {
+    fn notify_all(&self, message: &Down) {
         let all: Vec<_> = self
             .connected()
             .by_holder
@@ -198,6 +194,19 @@ impl Outlet {
         if let Err(mpsc::error::TrySendError::Full(_)) = self.down.try_send(message) {
             self.missed.store(true, Ordering::Release);
         }
+    }
+}
+
+/// Counted after the watch began. A change in between may be counted twice, never lost.
+async fn count(authority: &dyn Authority, metrics: &Metrics) {
+    let query = LeaseQuery {
+        status: Some(Status::Active),
+        limit: MAX_COUNTED,
+        ..LeaseQuery::default()
+    };
+    match authority.leases(query).await {
+        Ok(page) => metrics.set_live_leases(page.items.len()),
+        Err(error) => tracing::warn!(%error, "live leases could not be counted"),
     }
 }
 

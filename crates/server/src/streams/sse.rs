@@ -5,7 +5,7 @@ use std::{convert::Infallible, time::Duration};
 
 use axum::response::sse::{Event as Sse, KeepAlive};
 use futures_util::{Stream, StreamExt as _, stream};
-use lease::{Notice, Revision, Watch};
+use lease::{Notice, Revision, Watch, Watching};
 use leasehold_api::{
     Event, Lease, Snapshot,
     authority::{Fault, Frame},
@@ -18,7 +18,7 @@ use crate::{
     registry::secrets,
 };
 
-/// In which words changes are told.
+/// In which form changes are sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Format {
     /// The contract's: for people and programs of any kind.
@@ -36,14 +36,16 @@ struct Watcher {
     _open: Open,
 }
 
-/// An open stream of changes after `from`, or from now on.
+/// An open stream of the changes that are wanted, and that this caller may see.
 pub(crate) async fn events(
     app: &App,
     caller: Caller,
-    from: Option<Revision>,
+    mut watching: Watching,
     format: Format,
 ) -> Result<axum::response::Sse<impl Stream<Item = Result<Sse, Infallible>> + use<>>, Reject> {
-    let watch = app.authority().watch(from).await?;
+    // A record has no tenant, so a caller that is bound to one sees none.
+    watching.tenant = caller.tenant_of(watching.tenant)?;
+    let watch = app.authority().watch(watching).await?;
     let heartbeat = app.parts().limits.stream_heartbeat();
     let watcher = Watcher {
         watch,
@@ -72,54 +74,42 @@ fn keep_alive(interval: Duration) -> KeepAlive {
 
 impl Watcher {
     async fn next(&mut self) -> Option<Sse> {
-        while !self.ended {
-            let notice = tokio::select! {
-                () = self.app.closing().cancelled() => {
-                    self.ended = true;
-                    return Some(self.goodbye());
-                }
-                notice = self.watch.next() => notice,
-            };
-            match notice {
-                Some(Ok(notice)) => {
-                    if let Some(message) = self.told(notice) {
-                        return Some(message);
-                    }
-                }
-                Some(Err(error)) => {
-                    self.ended = true;
-                    tracing::warn!(%error, "a watch ended");
-                    return Some(self.failed(&error));
-                }
-                None => {
-                    self.ended = true;
-                    return Some(self.goodbye());
-                }
-            }
+        if self.ended {
+            return None;
         }
-        None
+        let notice = tokio::select! {
+            () = self.app.closing().cancelled() => None,
+            notice = self.watch.next() => notice,
+        };
+        Some(match notice {
+            Some(Ok(notice)) => self.message(notice),
+            Some(Err(error)) => {
+                self.ended = true;
+                tracing::warn!(%error, "a watch ended");
+                self.failed(&error)
+            }
+            None => {
+                self.ended = true;
+                self.goodbye()
+            }
+        })
     }
 
     /// The notice in the stream's format, without what this caller may not see.
-    fn told(&self, notice: Notice) -> Option<Sse> {
+    fn message(&self, notice: Notice) -> Sse {
         let admin = self.caller.tenant.is_none() && self.caller.may(Area::Leases, Level::Admin);
+        let id = Some(notice.revision());
         match notice {
-            Notice::Event(event) => {
-                // A record's event has no tenant, and a caller that is bound to one does not see it.
-                if !self.caller.sees(event.tenant()) {
-                    return None;
-                }
-                let id = Some(event.revision);
-                Some(match self.format {
-                    Format::Public => message(&Event::from(&event), Some(event.kind.as_str()), id),
-                    Format::Kernel => message(&Frame::Event(event), None, id),
-                })
-            }
+            Notice::Event(event) => match self.format {
+                Format::Public => message(&Event::from(&event), Some(event.kind.as_str()), id),
+                Format::Kernel => message(&Frame::Event(event), None, id),
+            },
+            // A reader notes the id of an event without data and shows nothing.
+            Notice::Progress(revision) => match self.format {
+                Format::Public => Sse::default().id(revision.to_string()).comment("progress"),
+                Format::Kernel => message(&Frame::Progress(revision), None, id),
+            },
             Notice::Snapshot(mut snapshot) => {
-                let id = Some(snapshot.revision);
-                snapshot
-                    .leases
-                    .retain(|lease| self.caller.sees(lease.labels.tenant()));
                 if !admin {
                     // Records may hold what only an administrator should read.
                     snapshot.records.clear();
@@ -128,7 +118,7 @@ impl Watcher {
                 snapshot.records = records
                     .map(|record| secrets::shown(&self.caller, record))
                     .collect();
-                Some(match self.format {
+                match self.format {
                     Format::Public => message(
                         &Snapshot {
                             revision: snapshot.revision.get(),
@@ -139,7 +129,7 @@ impl Watcher {
                         id,
                     ),
                     Format::Kernel => message(&Frame::Snapshot(snapshot), None, id),
-                })
+                }
             }
         }
     }

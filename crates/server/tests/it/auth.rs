@@ -180,7 +180,12 @@ async fn a_tenant_sees_and_reaches_only_its_own() {
         .1,
         json!(false)
     );
-    assert_eq!(kernel("depart", json!({"left": holder})).await.0, 403);
+    // Its namesake in another tenant is somebody else, and keeps what it has.
+    let departed = kernel("depart", json!({"left": holder})).await;
+    assert_eq!((departed.0.as_u16(), departed.1), (200, json!([])));
+    let path = format!("/api/v1/leases/{id}/");
+    let (status, kept) = server.call(ADMIN, "GET", &path, Value::Null).await;
+    assert_eq!((status.as_u16(), &kept["status"]), (200, &json!("active")));
     assert_eq!(
         kernel(
             "records",

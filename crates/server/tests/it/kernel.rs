@@ -166,7 +166,7 @@ async fn a_watch_over_http_tells_what_the_authority_s_own_watch_tells() {
         .http
         .post(format!("{}/api/v1/authority/watch", server.url))
         .bearer_auth(ADMIN)
-        .json(&Some(Revision::ZERO))
+        .json(&json!({"from": Revision::ZERO, "kinds": ["a"]}))
         .send()
         .await
         .unwrap();

@@ -487,7 +487,8 @@ async fn one_heartbeat_renews_everything_and_tells_everything() {
 async fn a_heartbeat_after_a_long_silence_brings_the_runner_back() {
     let server = start().await;
     let runner = json!({"runner_id": "r", "tenant_id": "t", "site_id": "s", "deployment_group": "g",
-        "deployment_version": "1", "host": "h", "port": 1, "ttl_seconds": server.either(60, 1)});
+        "deployment_version": "1", "host": "h", "port": 1, "ttl_seconds": server.either(30, 1)});
+    let ttl = runner["ttl_seconds"].clone();
     let (status, _) = server
         .call(ADMIN, "POST", "/api/v1/runners/register/", runner)
         .await;
@@ -502,6 +503,13 @@ async fn a_heartbeat_after_a_long_silence_brings_the_runner_back() {
         .await;
     assert_eq!(status, 200, "{answer}");
     assert_eq!(get(&server, "/api/v1/runners/r/").await["status"], "active");
+    let presence = get(&server, "/api/v1/leases/?kind=runner&id=r").await;
+    let presence = &presence["leases"][0];
+    assert_eq!(
+        presence["ttl_seconds"].as_f64(),
+        ttl.as_f64(),
+        "as registered"
+    );
     let (status, problem) = server
         .call(
             ADMIN,

@@ -13,7 +13,9 @@ use tokio_tungstenite::{
     tungstenite::{Message, client::IntoClientRequest as _},
 };
 
-use crate::support::{ADMIN, LONG, READER, Running, WRITER, options, start, start_with};
+use crate::support::{
+    ADMIN, LONG, READER, Running, TENANT_A, TENANT_B, WRITER, options, start, start_with,
+};
 
 /// Reads server-sent events one by one.
 struct Events {
@@ -23,9 +25,13 @@ struct Events {
 
 impl Events {
     async fn open(server: &Running, last: Option<u64>) -> Self {
+        Self::filtered(server, last, "").await
+    }
+
+    async fn filtered(server: &Running, last: Option<u64>, filter: &str) -> Self {
         let mut request = server
             .http
-            .get(format!("{}/api/v1/events/stream", server.url))
+            .get(format!("{}/api/v1/events/stream{filter}", server.url))
             .bearer_auth(READER);
         if let Some(last) = last {
             request = request.header("last-event-id", last.to_string());
@@ -76,13 +82,17 @@ impl Events {
 type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
 
 async fn connect(server: &Running, holder: &str, proxied: bool) -> Socket {
+    connect_as(server, WRITER, holder, proxied).await
+}
+
+async fn connect_as(server: &Running, token: &str, holder: &str, proxied: bool) -> Socket {
     let url = format!(
         "ws://{}/api/v1/holders/{holder}/stream?incarnation=i1",
         server.address
     );
     let mut request = url.into_client_request().unwrap();
     let headers = request.headers_mut();
-    headers.insert("authorization", format!("Bearer {WRITER}").parse().unwrap());
+    headers.insert("authorization", format!("Bearer {token}").parse().unwrap());
     if proxied {
         headers.insert("x-forwarded-for", "10.0.0.9".parse().unwrap());
     }
@@ -319,4 +329,106 @@ async fn an_idle_stream_shows_that_it_is_alive() {
     let mut socket = connect(&server, "h", false).await;
     let message = tokio::time::timeout(Duration::from_secs(5), socket.next()).await;
     assert!(matches!(message, Ok(Some(Ok(Message::Ping(_))))));
+}
+
+#[tokio::test]
+async fn l20_a_stream_takes_the_filters_of_a_page() {
+    let server = start().await;
+    let mut of_holder = Events::filtered(&server, None, "?holder=h").await;
+    let mut of_key = Events::filtered(&server, None, "?key=a:2&type=lease_released").await;
+    let mut of_kind = Events::filtered(&server, None, "?kind=b&renewals=false").await;
+    server.acquire("a", "1", "other").await;
+    let lease = server.acquire("a", "2", "h").await;
+    let third = server.acquire("b", "3", "other").await;
+    for lease in [&lease, &third] {
+        let id = lease["lease_id"].as_str().unwrap();
+        for (method, verb) in [("PUT", "renew"), ("DELETE", "release")] {
+            let path = format!("/api/v1/leases/{id}/{verb}/");
+            let (status, answer) = server.call(WRITER, method, &path, json!({})).await;
+            assert_eq!(status, 200, "{answer}");
+        }
+    }
+    for (events, expected) in [
+        (
+            &mut of_holder,
+            &["lease_acquired", "lease_renewed", "lease_released"][..],
+        ),
+        (&mut of_key, &["lease_released"][..]),
+        (&mut of_kind, &["lease_acquired", "lease_released"][..]),
+    ] {
+        for name in expected {
+            assert_eq!(events.next().await.unwrap().0, *name);
+        }
+    }
+    // What is live, and nobody else's, when the revision never was.
+    server.acquire("a", "4", "h").await;
+    let mut again = Events::filtered(&server, Some(1 << 40), "?holder=h").await;
+    let (name, snapshot) = again.next().await.unwrap();
+    assert_eq!(
+        (name.as_str(), snapshot["leases"].as_array().unwrap().len()),
+        ("snapshot", 1)
+    );
+    for wrong in ["?type=nothing", "?key=nocolon", "?kind=%20", "?holder=%20"] {
+        let url = format!("{}/api/v1/events/stream{wrong}", server.url);
+        let response = server
+            .http
+            .get(url)
+            .bearer_auth(READER)
+            .send()
+            .await
+            .unwrap();
+        assert_eq!(response.status(), 400, "{wrong}");
+    }
+}
+
+#[tokio::test]
+async fn namesakes_of_two_tenants_hear_only_of_their_own_losses() {
+    let server = start().await;
+    let mut sockets = Vec::new();
+    for (token, id) in [(TENANT_A, "1"), (TENANT_B, "2")] {
+        let socket = connect_as(&server, token, "same", false).await;
+        let body = json!({"kind": "job", "id": id, "holder": "same", "incarnation": "i1"});
+        let (status, lease) = server
+            .call(token, "POST", "/api/v1/leases/acquire/", body)
+            .await;
+        assert_eq!(status, 200, "{lease}");
+        sockets.push((socket, lease["lease_id"].as_str().unwrap().to_owned()));
+    }
+    // Neither connection took the other's place, and each hears of its own lease first.
+    for (_, lease) in &sockets {
+        let path = format!("/api/v1/leases/{lease}/revoke/");
+        let (status, answer) = server
+            .call(ADMIN, "POST", &path, json!({"reason": "test"}))
+            .await;
+        assert_eq!(status, 200, "{answer}");
+    }
+    for (socket, lease) in &mut sockets {
+        let lost = hear(socket).await;
+        assert_eq!(
+            (&lost["type"], &lost["lease_id"]),
+            (&json!("lost"), &json!(lease))
+        );
+    }
+}
+
+#[tokio::test]
+async fn l15_a_runners_proven_death_ends_its_presence() {
+    let server = start().await;
+    let body = json!({"runner_id": "run-1", "tenant_id": "t", "site_id": "s", "capacity": 4,
+        "deployment_group": "g", "deployment_version": "1", "host": "h", "port": 80,
+        "capabilities": [], "incarnation": "i1", "ttl_seconds": 600});
+    let (status, runner) = server
+        .call(ADMIN, "POST", "/api/v1/runners/register/", body)
+        .await;
+    assert_eq!(status, 200, "{runner}");
+    let socket = connect(&server, "run-1", false).await;
+    // The kernel of a process that is killed closes its connections without a word.
+    drop(socket);
+    wait::until(LONG, "the runner is gone", async || {
+        let (_, runner) = server
+            .call(ADMIN, "GET", "/api/v1/runners/run-1/", Value::Null)
+            .await;
+        runner["status"] == "inactive"
+    })
+    .await;
 }

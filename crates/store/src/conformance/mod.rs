@@ -28,6 +28,7 @@ pub mod remembering;
 pub mod restart;
 pub mod stage;
 pub mod waiting;
+pub mod watching;
 
 pub use flip::Flip;
 pub use harness::{Harness, Pace, RealTime, Restart, Step, Virtual};
@@ -162,6 +163,14 @@ macro_rules! conformance_tests {
                 l21_no_two_owners_overlap_under_load
                 l21_every_event_is_sealed_as_it_was_written
                 events_are_filtered_and_paged
+            }
+            watching {
+                l20_a_watch_carries_only_what_is_wanted
+                l20_one_holder_sees_only_its_own
+                l20_a_filtered_watch_resumes_without_a_gap
+                l20_a_filtered_snapshot_shows_only_what_is_wanted
+                l20_a_filtered_watch_learns_how_far_it_got
+                wrong_filters_are_refused
             }
         }
     };

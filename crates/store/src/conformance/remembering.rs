@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use lease::{
     Acquire, Acquired, Event, EventKind, EventQuery, LeaseRef, Notice, Revision, Transaction,
-    Watch, Write, history,
+    Watch, Watching, Write, history,
 };
 
 use super::{Harness, Stage};
@@ -14,7 +14,9 @@ use super::{Harness, Stage};
 const PATIENCE: Duration = Duration::from_secs(10);
 
 async fn watch(stage: &Stage<'_>, from: Option<Revision>) -> Watch {
-    stage.authority.watch(from).await.expect("a watch starts")
+    let watching = Watching::everything().after(from);
+    let watch = stage.authority.watch(watching).await;
+    watch.expect("a watch starts")
 }
 
 async fn notice(watch: &mut Watch) -> Notice {
@@ -33,6 +35,7 @@ async fn follow(stage: &Stage<'_>, watch: &mut Watch, count: usize) -> Vec<Event
             Notice::Event(event) if event.key.kind() != stage.kind() => {}
             Notice::Event(event) if event.kind == EventKind::LeaseRenewed => {}
             Notice::Event(event) => events.push(event),
+            Notice::Progress(_) => {}
             Notice::Snapshot(snapshot) => panic!("nothing was missed, so not {snapshot:?}"),
         }
     }
@@ -234,7 +237,7 @@ pub async fn l20_renewals_are_live(harness: &dyn Harness) {
     let event = loop {
         match notice(&mut live).await {
             Notice::Event(event) if event.key == lease.key => break event,
-            Notice::Event(_) => {}
+            Notice::Event(_) | Notice::Progress(_) => {}
             Notice::Snapshot(snapshot) => panic!("nothing was missed, so not {snapshot:?}"),
         }
     };

@@ -6,7 +6,7 @@ use lease::{
     Acquire, Acquired, Answer, Authority, Capabilities, Committed, Departure, Error, EventPage,
     EventQuery, HandoffState, HandoffStep, Key, Lease, LeaseId, LeaseQuery, LeaseRef, Page, Record,
     RecordQuery, Renew, Renewed, Revision, Revoke, Status, Token, Transaction, UnixMillis, Verdict,
-    Watch,
+    Watch, Watching,
     engine::{Command, Outcome, RenewalEvents},
     history::SealPage,
 };
@@ -17,8 +17,8 @@ use super::{
     job::{Call, Job},
     list, seals,
     wait::Waiting,
-    watch,
 };
+use crate::live;
 
 /// Takes the one outcome that a command can have.
 macro_rules! outcome {
@@ -188,7 +188,7 @@ impl Authority for Embedded {
         )
     }
 
-    fn watch(&self, from: Option<Revision>) -> Answer<'_, Watch> {
-        Box::pin(watch::start(self.clone(), from))
+    fn watch(&self, watching: Watching) -> Answer<'_, Watch> {
+        Box::pin(live::watch(self.clone(), watching))
     }
 }

@@ -3,10 +3,12 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use lease::{
-    Error, Event, LeaseRef, Revision, UnixMillis,
+    Error, LeaseRef, UnixMillis, Watching,
     engine::{Command, Engine, Outcome},
 };
-use tokio::sync::{broadcast, oneshot};
+use tokio::sync::oneshot;
+
+use crate::live::Joined;
 
 /// Where an outcome goes.
 pub(super) type Reply<T> = oneshot::Sender<Result<T, Error>>;
@@ -34,8 +36,12 @@ pub(super) enum Job {
     /// Read the engine after the batch: everything it shows is durable, and every event up to its
     /// revision was passed on to the watchers.
     Settled(Settled),
-    /// Start a live stream.
-    Watch(Reply<Subscription>),
+    /// Start a live stream, with what is live first if asked for: only for one key or one holder.
+    Watch {
+        watching: Arc<Watching>,
+        snapshot: bool,
+        reply: Reply<Joined>,
+    },
     /// Look at what is gone, and at the clock.
     Poke,
     /// Stop in good order.
@@ -45,13 +51,6 @@ pub(super) enum Job {
 /// Names one acquire that may wait.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Call(pub u64);
-
-/// The live stream from one revision on.
-pub(super) struct Subscription {
-    /// Everything after this revision is in `events`.
-    pub revision: Revision,
-    pub events: broadcast::Receiver<Arc<Event>>,
-}
 
 /// A caller that waited went away.
 pub(super) enum Gone {

@@ -37,13 +37,15 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
-use job::{GoneList, Job, Subscription};
+use job::{GoneList, Job};
 use lease::{
-    Clock, Error, UnixMillis,
+    Clock, Error, UnixMillis, Watching,
     engine::{Engine, RenewalEvents},
 };
 use readers::Readers;
 use tokio::sync::{Semaphore, mpsc, oneshot};
+
+use crate::live::{Joined, Live};
 
 pub use error::OpenError;
 pub(crate) use export::{Site, bolt_in};
@@ -72,6 +74,7 @@ struct Shared {
     holder_pages: Semaphore,
     /// Snapshots that are put together at the same time.
     snapshots: Semaphore,
+    live: Live,
 }
 
 /// How many pages the writer is asked for at the same time. A renewal waits for these at most.
@@ -145,9 +148,14 @@ impl Embedded {
         self.look(look).await
     }
 
-    async fn subscribe(&self) -> Result<Subscription, Error> {
+    async fn subscribe(&self, watching: Arc<Watching>, snapshot: bool) -> Result<Joined, Error> {
         let (reply, answer) = oneshot::channel();
-        self.send(Job::Watch(reply)).await?;
+        self.send(Job::Watch {
+            watching,
+            snapshot,
+            reply,
+        })
+        .await?;
         answer.await.map_err(|_| self.silence())?
     }
 

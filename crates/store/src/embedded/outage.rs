@@ -103,7 +103,7 @@ impl Writer {
                 self.engine = engine;
                 self.outage = None;
                 self.degraded.store(false, Ordering::Release);
-                self.tell(events);
+                self.notify(&events);
                 true
             }
             Err(failure) => {

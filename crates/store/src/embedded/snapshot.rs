@@ -11,18 +11,12 @@ use std::{
 
 use lease::{
     Error, Event, EventKind, Key, Lease, LeaseQuery, Record, Revision, Snapshot, UnixMillis,
-    engine::Engine,
+    Watching, engine::Engine,
 };
-use tokio::sync::{
-    broadcast::{self, error::TryRecvError},
-    oneshot,
-};
+use tokio::sync::oneshot;
 
-use super::{
-    Embedded, closed, history,
-    job::{Job, Subscription},
-    list::STEP,
-};
+use super::{Embedded, closed, history, job::Job, list::STEP};
+use crate::live::{Events, Joined, Next};
 
 /// How often it is begun anew when changes came too fast to follow.
 const ATTEMPTS: usize = 3;
@@ -31,15 +25,23 @@ const ROUNDS: usize = 64;
 /// How many changed keys the last look reads at most.
 const LAST_LOOK: usize = 250;
 
-/// A snapshot, and the live stream that goes on from it.
-pub(super) async fn take(store: &Embedded) -> Result<(Snapshot, Subscription), Error> {
+/// A snapshot of what is wanted, and the live stream that goes on from it.
+pub(super) async fn take(store: &Embedded, watching: &Arc<Watching>) -> Result<Joined, Error> {
     let place = store.shared.snapshots.acquire().await;
     let _place = place.map_err(|_| closed())?;
     for _ in 0..ATTEMPTS {
-        let subscription = store.subscribe().await?;
+        // Every change of what is wanted, whichever of them the watcher asked for.
+        let changes = Watching {
+            from: None,
+            events: Vec::new(),
+            renewals: true,
+            ..(**watching).clone()
+        };
+        let joined = store.subscribe(Arc::new(changes), false).await?;
         let mut draft = Draft {
             store,
-            events: subscription.events,
+            watching,
+            events: Some(joined.events),
             leases: BTreeMap::new(),
             records: BTreeMap::new(),
             changed: HashSet::new(),
@@ -58,7 +60,9 @@ pub(super) async fn take(store: &Embedded) -> Result<(Snapshot, Subscription), E
 /// A snapshot that is not whole yet.
 struct Draft<'a> {
     store: &'a Embedded,
-    events: broadcast::Receiver<Arc<Event>>,
+    watching: &'a Arc<Watching>,
+    /// Lent to the writer for the last look.
+    events: Option<Events>,
     leases: BTreeMap<Key, Lease>,
     records: BTreeMap<Key, Record>,
     /// Keys that changed since they may have been read.
@@ -67,13 +71,13 @@ struct Draft<'a> {
 
 /// What the last look saw.
 struct LastLook {
-    events: broadcast::Receiver<Arc<Event>>,
+    events: Events,
+    /// The watcher's own stream from here on, when everything was read.
+    stream: Option<Events>,
     revision: Revision,
     at: UnixMillis,
     seen: Vec<(Key, Option<Lease>, Option<Record>)>,
     renewed: Vec<Arc<Event>>,
-    /// Whether everything that changed was read.
-    whole: bool,
     /// Whether some of what changed is not known any more.
     lost: bool,
 }
@@ -93,11 +97,12 @@ impl Draft<'_> {
                 })
                 .await?;
             let last = (keys.len() == STEP).then(|| keys.last().cloned()).flatten();
+            let wanted = self.watching.clone();
             let found: Vec<Lease> = self
                 .store
                 .look_at_page(move |engine, now| {
                     let live = keys.iter().filter_map(|key| engine.lease(now, key));
-                    live.collect()
+                    live.filter(|lease| wanted.matches_lease(lease)).collect()
                 })
                 .await?;
             let found = found.into_iter().map(|lease| (lease.key.clone(), lease));
@@ -119,7 +124,8 @@ impl Draft<'_> {
                 .then(|| found.last().map(|record| record.key.clone()))
                 .flatten();
             let found = found.into_iter().map(|record| (record.key.clone(), record));
-            self.records.extend(found);
+            let wanted = found.filter(|(key, _)| self.watching.matches_record(key));
+            self.records.extend(wanted);
             if !self.follow()? {
                 return Ok(false);
             }
@@ -130,7 +136,7 @@ impl Draft<'_> {
     }
 
     /// Reads again what changed until nothing is left. `None` when that did not come to an end.
-    async fn finish(mut self) -> Result<Option<(Snapshot, Subscription)>, Error> {
+    async fn finish(mut self) -> Result<Option<Joined>, Error> {
         for _ in 0..ROUNDS {
             if !self.follow()? {
                 return Ok(None);
@@ -155,19 +161,20 @@ impl Draft<'_> {
             for event in look.renewed {
                 self.renewed(&event);
             }
-            self.events = look.events;
-            if look.whole {
+            self.events = Some(look.events);
+            if let Some(events) = look.stream {
                 let snapshot = Snapshot {
                     revision: look.revision,
                     at: look.at,
                     leases: self.leases.into_values().collect(),
                     records: self.records.into_values().collect(),
                 };
-                let subscription = Subscription {
-                    revision: look.revision,
-                    events: self.events,
-                };
-                return Ok(Some((snapshot, subscription)));
+                return Ok(Some(Joined {
+                    live_from: look.revision,
+                    newest: look.revision,
+                    events,
+                    snapshot: Some(Box::new(snapshot)),
+                }));
             }
         }
         Ok(None)
@@ -176,14 +183,16 @@ impl Draft<'_> {
     /// Notes what changed so far. `false` when some of it is lost.
     fn follow(&mut self) -> Result<bool, Error> {
         loop {
-            match self.events.try_recv() {
-                Ok(event) if event.kind == EventKind::LeaseRenewed => self.renewed(&event),
-                Ok(event) => {
+            match self.events.as_mut().and_then(Events::ready) {
+                Some(Next::Event(event)) if event.kind == EventKind::LeaseRenewed => {
+                    self.renewed(&event);
+                }
+                Some(Next::Event(event)) => {
                     self.changed.insert(event.key.clone());
                 }
-                Err(TryRecvError::Empty) => return Ok(true),
-                Err(TryRecvError::Lagged(_)) => return Ok(false),
-                Err(TryRecvError::Closed) => return Err(closed()),
+                Some(Next::Missed) => return Ok(false),
+                Some(Next::Closed) => return Err(closed()),
+                None => return Ok(true),
             }
         }
     }
@@ -202,6 +211,8 @@ impl Draft<'_> {
 
     fn put(&mut self, seen: Vec<(Key, Option<Lease>, Option<Record>)>) {
         for (key, lease, record) in seen {
+            let lease = lease.filter(|lease| self.watching.matches_lease(lease));
+            let record = record.filter(|record| self.watching.matches_record(&record.key));
             match lease {
                 Some(lease) => self.leases.insert(key.clone(), lease),
                 None => self.leases.remove(&key),
@@ -217,7 +228,8 @@ impl Draft<'_> {
     async fn last_look(&mut self) -> Result<LastLook, Error> {
         let (reply, answer) = oneshot::channel();
         let mut changed = std::mem::take(&mut self.changed);
-        let mut events = std::mem::replace(&mut self.events, broadcast::channel(1).1);
+        let mut events = self.events.take().ok_or_else(closed)?;
+        let (live, watching) = (self.store.shared.live.clone(), self.watching.clone());
         self.store
             .send(Job::Settled(Box::new(move |settled| {
                 let (engine, at) = match settled {
@@ -232,13 +244,15 @@ impl Draft<'_> {
                     if changed.len() + renewed.len() > 2 * LAST_LOOK {
                         break false;
                     }
-                    match events.try_recv() {
-                        Ok(event) if event.kind == EventKind::LeaseRenewed => renewed.push(event),
-                        Ok(event) => {
+                    match events.ready() {
+                        Some(Next::Event(event)) if event.kind == EventKind::LeaseRenewed => {
+                            renewed.push(event);
+                        }
+                        Some(Next::Event(event)) => {
                             changed.insert(event.key.clone());
                         }
-                        Err(TryRecvError::Empty | TryRecvError::Closed) => break true,
-                        Err(TryRecvError::Lagged(_)) => {
+                        None | Some(Next::Closed) => break true,
+                        Some(Next::Missed) => {
                             lost = true;
                             break false;
                         }
@@ -249,8 +263,8 @@ impl Draft<'_> {
                     at: at.max(engine.now()),
                     seen: seen(engine, at, changed.into_iter().collect()),
                     renewed,
+                    stream: whole.then(|| live.join(watching).1),
                     events,
-                    whole,
                     lost,
                 }));
             })))

@@ -12,7 +12,7 @@ use lease::{
     Clock, Event, Revision, Token,
     engine::{Effects, Engine, Resume},
 };
-use tokio::sync::{Semaphore, broadcast, mpsc};
+use tokio::sync::{Semaphore, mpsc};
 
 use super::{
     Embedded, HOLDER_PAGES, OnDamage, OpenError, Options, PAGES, SNAPSHOTS, Shared,
@@ -27,6 +27,7 @@ use super::{
     time::Time,
     writer::Writer,
 };
+use crate::live::Live;
 
 /// What a folder holds for as long as it is open.
 pub(super) struct Folder {
@@ -199,7 +200,7 @@ fn run(
     folder: Option<Folder>,
 ) -> Result<Embedded, Failure> {
     let (jobs, mut inbox) = mpsc::channel::<Job>(options.queue.max(1));
-    let (live, _) = broadcast::channel(options.watch_buffer.max(1));
+    let live = Live::new(options.watch_buffer, engine.revision());
     let shared = Arc::new(Shared {
         jobs,
         gone: GoneList::default(),
@@ -212,12 +213,14 @@ fn run(
         pages: Semaphore::new(PAGES),
         holder_pages: Semaphore::new(HOLDER_PAGES),
         snapshots: Semaphore::new(SNAPSHOTS),
+        live: live.clone(),
     });
     let (gone, readers, closed) = (
         shared.gone.clone(),
         shared.readers.clone(),
         shared.closed.clone(),
     );
+    let streams = live.clone();
     let mut writer = Writer::new(options.engine, engine, journal, time, gone, live, folder);
     writer.degraded = shared.degraded.clone();
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -230,6 +233,7 @@ fn run(
             let asked = runtime.block_on(writer.run(&mut inbox));
             closed.store(true, Ordering::Release);
             readers.close();
+            streams.close();
             let stopped = writer.stop();
             // Now, before the answer: whoever waits for the stop may open the folder again.
             drop((writer, inbox));

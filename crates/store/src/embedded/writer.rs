@@ -1,7 +1,7 @@
 //! The one writer: a thread that owns the engine and the tables.
 //!
 //! It takes what is queued, decides it, writes all of it in one transaction with one sync, and only then
-//! answers and tells the watchers. A batch that changed nothing durable (renewals, reads) is answered
+//! answers and notifies the watchers. A batch that changed nothing durable (renewals, reads) is answered
 //! without touching the disk. Reads go through the same queue, so they never show what is not durable.
 
 use std::{
@@ -10,19 +10,20 @@ use std::{
 };
 
 use lease::{
-    Acquired, Error, Event, LeaseRef, Token, UnixMillis,
+    Acquired, Error, Event, LeaseRef, Token, UnixMillis, Watching,
     engine::{self, Command, Effects, Engine, Outcome, Ticket},
 };
-use tokio::sync::{broadcast, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 
 use super::{
-    job::{Call, Glimpse, Gone, GoneList, Job, Reply, Settled, Subscription},
+    job::{Call, Glimpse, Gone, GoneList, Job, Reply, Settled},
     journal::{Failure, Journal},
     outage::Outage,
     start::Folder,
     time::Time,
     wait,
 };
+use crate::live::{Joined, Live};
 
 /// How many requests one batch takes: enough to share a sync among many, few enough that the first
 /// does not wait long for the last.
@@ -44,7 +45,11 @@ enum Held {
     },
     Glimpse(Glimpse),
     Settled(Settled),
-    Watch(Reply<Subscription>),
+    Watch {
+        watching: Arc<Watching>,
+        snapshot: bool,
+        reply: Reply<Joined>,
+    },
 }
 
 /// A wait in the engine and the caller behind it.
@@ -60,7 +65,7 @@ pub(super) struct Writer {
     pub(super) journal: Journal,
     pub(super) time: Time,
     gone: GoneList,
-    live: broadcast::Sender<Arc<Event>>,
+    live: Live,
     pub(super) folder: Option<Folder>,
     /// Set while the disk does not take what must be written.
     pub(super) outage: Option<Outage>,
@@ -85,7 +90,7 @@ impl Writer {
         journal: Journal,
         time: Time,
         gone: GoneList,
-        live: broadcast::Sender<Arc<Event>>,
+        live: Live,
         folder: Option<Folder>,
     ) -> Self {
         Self {
@@ -225,7 +230,7 @@ impl Writer {
                 }
                 Held::Glimpse(glimpse) => glimpse(Some(&unavailable)),
                 Held::Settled(settled) => settled(Err(&unavailable)),
-                Held::Watch(reply) => {
+                Held::Watch { reply, .. } => {
                     let _ = reply.send(Err(unavailable.clone()));
                 }
             }
@@ -257,10 +262,10 @@ impl Writer {
                     look(&self.engine, since)(failed.as_ref());
                 }
                 Job::Settled(settled) if outage.blind => settled(Err(&error)),
-                Job::Watch(reply) if outage.blind => {
+                Job::Watch { reply, .. } if outage.blind => {
                     let _ = reply.send(Err(error));
                 }
-                job @ (Job::Settled(_) | Job::Watch(_) | Job::Poke | Job::Close(_)) => {
+                job @ (Job::Settled(_) | Job::Watch { .. } | Job::Poke | Job::Close(_)) => {
                     self.take(since, job);
                 }
             }
@@ -333,7 +338,15 @@ impl Writer {
             }
             Job::Look(look) => self.held.push(Held::Glimpse(look(&self.engine, now))),
             Job::Settled(settled) => self.held.push(Held::Settled(settled)),
-            Job::Watch(reply) => self.held.push(Held::Watch(reply)),
+            Job::Watch {
+                watching,
+                snapshot,
+                reply,
+            } => self.held.push(Held::Watch {
+                watching,
+                snapshot,
+                reply,
+            }),
             Job::Poke => {}
             Job::Close(reply) => self.closing = Some(reply),
         }
@@ -384,19 +397,13 @@ impl Writer {
     }
 
     fn publish(&mut self) {
-        let events = std::mem::take(&mut self.effects.events);
-        self.effects.events = self.tell(events);
+        self.notify(&self.effects.events);
+        self.effects.events.clear();
     }
 
-    /// Passes durable events on to the watchers, and gives the list back for reuse.
-    pub(super) fn tell(&self, mut events: Vec<Event>) -> Vec<Event> {
-        if self.live.receiver_count() > 0 {
-            for event in events.drain(..) {
-                // Fails only when the last watcher just left.
-                let _ = self.live.send(Arc::new(event));
-            }
-        }
-        events
+    /// Passes durable events on to the watchers that want them.
+    pub(super) fn notify(&self, events: &[Event]) {
+        self.live.publish(events);
     }
 
     fn answer(&mut self, now: UnixMillis) {
@@ -415,10 +422,19 @@ impl Writer {
                 }
                 Held::Glimpse(glimpse) => glimpse(None),
                 Held::Settled(settled) => settled(Ok((&self.engine, now))),
-                Held::Watch(reply) => {
-                    let _ = reply.send(Ok(Subscription {
-                        revision: self.engine.revision(),
-                        events: self.live.subscribe(),
+                Held::Watch {
+                    watching,
+                    snapshot,
+                    reply,
+                } => {
+                    let revision = self.engine.revision();
+                    let snapshot = snapshot.then(|| Box::new(self.engine.snapshot(now, &watching)));
+                    let (_, events) = self.live.join(watching);
+                    let _ = reply.send(Ok(Joined {
+                        live_from: revision,
+                        newest: revision,
+                        events,
+                        snapshot,
                     }));
                 }
             }

@@ -32,7 +32,7 @@ use lease::{
     Acquire, Acquired, Answer, Authority, Capabilities, Committed, Departure, Error, EventPage,
     EventQuery, HandoffState, HandoffStep, Invalid, Key, Lease, LeaseId, LeaseQuery, LeaseRef,
     Page, Record, RecordQuery, Renew, Renewals, Renewed, Revision, Revoke, Token, Transaction,
-    UnixMillis, Verdict, Watch, engine::RenewalEvents, history::SealPage,
+    UnixMillis, Verdict, Watch, Watching, engine::RenewalEvents, history::SealPage,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -43,7 +43,10 @@ use listen::Hearers;
 use read::Reader;
 use renew::Renewer;
 use seals::Sealer;
+use watch::Watched;
 use writer::{Decided, Signals, Writer};
+
+use crate::live;
 
 pub(crate) use export::{Site, bolt_in};
 pub use options::{Options, Unsafe, UrlError};
@@ -339,11 +342,15 @@ impl Authority for Postgres {
         Box::pin(self.reader.seals(after, limit))
     }
 
-    fn watch(&self, from: Option<Revision>) -> Answer<'_, Watch> {
+    fn watch(&self, watching: Watching) -> Answer<'_, Watch> {
         Box::pin(async move {
-            let (reader, feed) = (self.reader.clone(), self.feed.clone());
-            let watch = watch::start(reader, feed, from, self.closed.clone()).await?;
-            // Lets the database know at once that somebody wants to be told of events.
+            let watched = Watched {
+                reader: self.reader.clone(),
+                feed: self.feed.clone(),
+                closed: self.closed.clone(),
+            };
+            let watch = live::watch(watched, watching).await?;
+            // Lets the database know immediately that somebody wants to hear of events.
             self.writer.decide("wake", &true, 1, false).await?;
             Ok(watch)
         })

@@ -4,10 +4,11 @@ use lease::{
     Acquire, Acquired, Answer, Authority, Capabilities, Committed, Departure, EventPage,
     EventQuery, HandoffState, HandoffStep, Key, Lease, LeaseId, LeaseQuery, LeaseRef, Page, Record,
     RecordQuery, Renew, Renewed, Revision, Revoke, Token, Transaction, UnixMillis, Verdict, Watch,
-    history::SealPage,
+    Watching, history::SealPage,
 };
 
-use super::{Redis, commands, waits, watch};
+use super::{Redis, commands, waits};
+use crate::live;
 
 impl Authority for Redis {
     fn capabilities(&self) -> Capabilities {
@@ -78,7 +79,7 @@ impl Authority for Redis {
         Box::pin(self.inner.seals(after, limit))
     }
 
-    fn watch(&self, from: Option<Revision>) -> Answer<'_, Watch> {
-        Box::pin(watch::start(&self.inner, from))
+    fn watch(&self, watching: Watching) -> Answer<'_, Watch> {
+        Box::pin(live::watch(self.inner.clone(), watching))
     }
 }

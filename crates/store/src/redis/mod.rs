@@ -41,11 +41,12 @@ pub(crate) use export::{Site, bolt_in};
 pub use options::Options;
 
 use batch::Batches;
-use feed::Feed;
 use keys::Keys;
 use link::{Call, Link, Repeat};
 use scripts::{Script, Scripts};
 use waits::Waits;
+
+use crate::live::Live;
 
 /// An authority whose state is in Redis.
 #[derive(Clone)]
@@ -64,7 +65,7 @@ struct Inner {
     replica: String,
     waits: Waits,
     batches: Batches,
-    feed: OnceCell<Feed>,
+    feed: OnceCell<Live>,
     capabilities: Capabilities,
     runtime: Handle,
     stop: CancellationToken,

@@ -100,6 +100,14 @@ each_fault_is_caught! {
     a_death_that_takes_too_much_is_caught: DeathTakesAll by
         "losing::l15_a_proven_death_releases_what_asked_for_it";
     a_renewal_by_a_stranger_is_caught: AnyoneRenews by "keeping::l7_strangers_cannot_renew";
+    an_ignored_filter_is_caught: IgnoresFilters by
+        "watching::l20_a_watch_carries_only_what_is_wanted",
+        "watching::l20_one_holder_sees_only_its_own",
+        "watching::l20_a_filtered_watch_resumes_without_a_gap",
+        "watching::l20_a_filtered_snapshot_shows_only_what_is_wanted",
+        "watching::wrong_filters_are_refused";
+    a_watch_without_progress_is_caught: HidesProgress by
+        "watching::l20_a_filtered_watch_learns_how_far_it_got";
     a_list_of_foreign_kinds_is_caught: ListsForeignKinds by "listing::lists_follow_every_filter";
 }
 

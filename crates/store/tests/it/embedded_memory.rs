@@ -138,7 +138,10 @@ async fn l20_a_watcher_resumes_from_a_revision_and_sees_live_renewals() {
     let store = memory(&clock);
     let lease = granted(store.acquire(ask("a", "x")).await.unwrap());
     granted(store.acquire(ask("b", "x")).await.unwrap());
-    let mut watch = store.watch(Some(Revision::new(1))).await.unwrap();
+    let mut watch = store
+        .watch(lease::Watching::everything().after(Revision::new(1)))
+        .await
+        .unwrap();
     store
         .renew(Renew {
             holder: lease.holder.clone(),
@@ -163,6 +166,7 @@ async fn l20_a_watcher_resumes_from_a_revision_and_sees_live_renewals() {
             .unwrap()
         {
             Notice::Event(event) => seen.push((event.revision.get(), event.kind)),
+            Notice::Progress(_) => {}
             Notice::Snapshot(snapshot) => panic!("{snapshot:?}"),
         }
     }
@@ -201,7 +205,7 @@ async fn l20_a_slow_watcher_gets_a_snapshot_and_no_gap() {
         ..Options::default()
     };
     let store = Embedded::memory(options, Arc::new(clock.clone())).unwrap();
-    let mut watch = store.watch(None).await.unwrap();
+    let mut watch = store.watch(lease::Watching::everything()).await.unwrap();
     for id in 0..20 {
         granted(store.acquire(ask(&id.to_string(), "x")).await.unwrap());
     }

@@ -199,13 +199,19 @@ async fn l20_retention_is_bounded_and_a_watcher_behind_it_gets_a_snapshot() {
     assert_eq!(page.events.len(), 50);
     assert_eq!(page.newest, Revision::new(401));
     assert_eq!(page.oldest, Revision::new(352));
-    let mut watch = store.watch(Some(Revision::new(10))).await.unwrap();
+    let mut watch = store
+        .watch(lease::Watching::everything().after(Revision::new(10)))
+        .await
+        .unwrap();
     let Some(Ok(Notice::Snapshot(snapshot))) = watch.next().await else {
         panic!("a gap must be told");
     };
     assert_eq!(snapshot.revision, Revision::new(401));
     assert_eq!(snapshot.leases.len(), 1);
-    let mut watch = store.watch(Some(Revision::new(351))).await.unwrap();
+    let mut watch = store
+        .watch(lease::Watching::everything().after(Revision::new(351)))
+        .await
+        .unwrap();
     let Some(Ok(Notice::Event(event))) = watch.next().await else {
         panic!("nothing is missing after 351");
     };

@@ -223,7 +223,10 @@ async fn l12_expiry_is_punctual_and_its_duty_moves_to_another_replica() {
 async fn l20_a_watcher_sees_what_every_replica_does() {
     let database = Server::shared().await;
     let stores = replicas(&database.url(), 3).await;
-    let mut watch = stores[2].watch(None).await.unwrap();
+    let mut watch = stores[2]
+        .watch(lease::Watching::everything())
+        .await
+        .unwrap();
     let mut expected = HashSet::new();
     for round in 0..30 {
         let lease = take(&stores[round % 3], ask(&format!("w{round}"), "ann", 60_000)).await;

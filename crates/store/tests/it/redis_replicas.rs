@@ -135,7 +135,10 @@ async fn l12_the_duty_passes_on_when_its_replica_ends() {
     // One of the two has the duty; whichever is left must announce the expiry.
     let kept = stores.remove(1);
     drop(stores);
-    let mut watch = kept.watch(None).await.expect("watching");
+    let mut watch = kept
+        .watch(lease::Watching::everything())
+        .await
+        .expect("watching");
     let event = tokio::time::timeout(LIMIT, async {
         loop {
             match watch.next().await.expect("no end").expect("no error") {
@@ -171,7 +174,10 @@ async fn l3_restarted_empty_tokens_still_grow_and_everyone_learns_it() {
         server.cli(&["HLEN", "leasehold:waiting"]).await == "1"
     })
     .await;
-    let mut watch = store.watch(None).await.expect("watching");
+    let mut watch = store
+        .watch(lease::Watching::everything())
+        .await
+        .expect("watching");
     server.restart_empty().await;
     wait::until(LIMIT, "the store to be back", async || {
         store.now().await.is_ok()
@@ -197,7 +203,9 @@ async fn l3_restarted_empty_tokens_still_grow_and_everyone_learns_it() {
     let answer = tokio::time::timeout(LIMIT, waiting).await.expect("told");
     let error = answer.expect("no panic").expect_err("its queue is gone");
     assert!(error.is_retryable(), "{error:?}");
-    let resumed = store.watch(Some(Revision::new(snapshot.revision.get() - 1_000_000)));
+    let resumed = store.watch(
+        lease::Watching::everything().after(Revision::new(snapshot.revision.get() - 1_000_000)),
+    );
     let first = resumed.await.expect("watching").next().await;
     assert!(matches!(first, Some(Ok(Notice::Snapshot(_)))), "{first:?}");
 }
@@ -256,7 +264,10 @@ async fn heavy_a_failover_of_the_primary_is_followed() {
     let caveats = store.capabilities().caveats.join("\n");
     assert!(caveats.contains("asynchronous"), "{caveats}");
     let lease = take(&store, ask("a", "ann", 120_000)).await;
-    let mut watch = store.watch(None).await.expect("watching");
+    let mut watch = store
+        .watch(lease::Watching::everything())
+        .await
+        .expect("watching");
     let old = sentinel.kill_primary().await;
     sentinel.wait_for_failover(old).await;
     wait::until(LIMIT, "the store to follow", async || {

@@ -10,7 +10,7 @@ use lease::{
     Acquire, Acquired, Answer, Authority, Capabilities, Committed, Departure, Error, EventPage,
     EventQuery, HandoffState, HandoffStep, Key, Lease, LeaseId, LeaseQuery, LeaseRef, Page, Record,
     RecordQuery, Renew, Renewed, Revision, Revoke, Token, Transaction, UnixMillis, Verdict, Watch,
-    history::SealPage,
+    Watching, history::SealPage,
 };
 use tokio::sync::watch;
 
@@ -166,10 +166,10 @@ impl Authority for Faulty {
     fn events(&self, query: EventQuery) -> Answer<'_, EventPage> {
         self.pass("events", || self.inner.events(query))
     }
-    fn watch(&self, from: Option<Revision>) -> Answer<'_, Watch> {
+    fn watch(&self, watching: Watching) -> Answer<'_, Watch> {
         self.pass("watch", move || {
             Box::pin(async move {
-                let watch = self.inner.watch(from).await?;
+                let watch = self.inner.watch(watching).await?;
                 let mut gone = self.gone.subscribe();
                 let cut = async move { gone.wait_for(|gone| *gone).await.map(drop) };
                 let ended = stream::once(async { Err(unreachable()) });

@@ -214,3 +214,60 @@ async fn the_sessions_of_a_silent_worker_fail_when_its_leases_lapse() {
     assert_eq!(failed.reason, Reason::WorkerLost);
     assert_eq!(world.leases("session").await, [] as [&str; 0]);
 }
+
+#[tokio::test]
+async fn a_worker_that_lost_its_presence_comes_back_and_claims_again() {
+    let world = World::new();
+    let reaper = world.reaper(200, 60_000);
+    let worker = world.worker(world.options("worker-1", &["0", "1"])).await;
+    let presence = Key::new("worker", "worker-1").unwrap();
+    for round in 0..3 {
+        let before = world.authority.lease(presence.clone()).await.unwrap();
+        let before = before.expect("the worker is there");
+        let revoke = lease::Revoke {
+            id: before.id,
+            reason: "test".into(),
+        };
+        world.authority.revoke(revoke).await.unwrap();
+        // Accepted while nobody is there to claim it: it must wait, not fail.
+        let key = world
+            .accept(&format!("channel-{round}"), "virtual", 60_000)
+            .await;
+        world.reaches(&key, State::Running).await;
+        let after = world.authority.lease(presence.clone()).await.unwrap();
+        let after = after.expect("announced again");
+        assert_ne!(after.id, before.id);
+        assert_eq!((after.holder, after.ttl), (before.holder, before.ttl));
+        world.ask_to_stop(&key).await;
+        world.reaches(&key, State::Stopped).await;
+    }
+    worker.stop().await.unwrap();
+    reaper.stop().await;
+    assert_eq!(world.leases("worker").await, [] as [&str; 0]);
+}
+
+#[tokio::test]
+async fn a_name_that_is_alive_is_refused_and_a_default_one_is_changed() {
+    let world = World::new();
+    let first = world.worker(world.options("worker-1", &["0", "1"])).await;
+    let key = world.accept("channel", "virtual", 60_000).await;
+    world.reaches(&key, State::Running).await;
+    let launcher = leasehold_agents::supervise::Launcher::this_binary();
+    let refused = leasehold_agents::orchestrator::Orchestrator::start(
+        world.authority.clone(),
+        std::sync::Arc::new(leasehold_clock::System),
+        world.options("worker-1", &["0", "1"]),
+        launcher,
+        leasehold_agents::orchestrator::Metrics::default(),
+    );
+    let error = refused.await.err().expect("the name is in use");
+    assert!(error.to_string().contains("worker-1 is in use"), "{error}");
+    let mut unnamed = world.options("worker-1", &["0", "1"]);
+    unnamed.default_name = true;
+    let second = world.worker(unnamed).await;
+    assert_eq!(second.name().as_str(), "worker-1-2");
+    assert_eq!(world.session(&key).await.state, State::Running);
+    second.stop().await.unwrap();
+    assert_eq!(world.session(&key).await.state, State::Running);
+    first.stop().await.unwrap();
+}

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use lease::{
     Acquire, Acquired, Departure, Engine, Event, EventKind, Grace, HandoffStep, Holder, Key, Lease,
     LeaseQuery, LeaseRef, OnOutage, Renew, Renewal, Renewals, Revoke, Status, Token, Transaction,
-    Ttl, UnixMillis, Want, Write,
+    Ttl, UnixMillis, Want, Watching, Write,
     engine::{Command, Effects, Options, Outcome, Resume, StoredSlot, Ticket},
     history::Verifier,
 };
@@ -267,7 +267,7 @@ impl World {
 
     /// Builds the engine anew from what a store keeps.
     pub fn restore(&mut self) {
-        let records = self.engine.snapshot(self.now).records;
+        let records = self.engine.snapshot(self.now, &Watching::default()).records;
         self.engine = Engine::restore(
             self.options.clone(),
             self.engine.revision(),

@@ -3,6 +3,7 @@
 use ::lease::{
     Acquire, Acquired, Committed, Departure, EventQuery, HandoffStep, Key, Lease, LeaseId,
     LeaseQuery, LeaseRef, Record, RecordQuery, Renew, Revision, Revoke, Token, Transaction,
+    Watching,
 };
 use axum::{
     extract::{Path, State},
@@ -147,7 +148,7 @@ async fn answer(
         }
         "check" => {
             let tokens = body.parse::<Vec<(Key, Token)>>()?;
-            Json(authority.check(tokens).await?).into_response()
+            Json(ops::check(app, &caller, tokens).await?).into_response()
         }
         "events" => {
             let mut query = body.parse::<EventQuery>()?;
@@ -162,8 +163,8 @@ async fn answer(
             Json(authority.seals(after, limit.min(MAX_SEALS)).await?).into_response()
         }
         "watch" => {
-            let from = body.parse::<Option<Revision>>()?;
-            streams::events(app, caller, from, Format::Kernel)
+            let watching = body.parse::<Watching>()?;
+            streams::events(app, caller, watching, Format::Kernel)
                 .await?
                 .into_response()
         }

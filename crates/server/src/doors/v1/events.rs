@@ -1,6 +1,6 @@
 //! Changes: pages of the history, and the live stream.
 
-use ::lease::{EventKind, EventQuery, Key};
+use ::lease::{EventKind, EventQuery, HolderName, Key, Watching};
 use axum::{
     extract::State,
     response::{IntoResponse, Response},
@@ -53,19 +53,8 @@ async fn page(
     if let Some(kind) = &filter.kind {
         ::lease::check_kind(kind)?;
     }
-    let key: Option<Key> = filter
-        .key
-        .as_deref()
-        .map(str::parse)
-        .transpose()
-        .map_err(|invalid: ::lease::Invalid| Reject::field("key", invalid.expected))?;
-    let event = match filter.event_type.as_deref() {
-        None => None,
-        Some(word) => Some(
-            EventKind::parse(word)
-                .ok_or_else(|| Reject::field("type", "an event such as lease_expired"))?,
-        ),
-    };
+    let key = parse_key(filter.key.as_deref())?;
+    let event = parse_type(filter.event_type.as_deref())?;
     let after = seen_revision("after", filter.after.unwrap_or(0))?;
     let query = EventQuery {
         after,
@@ -91,26 +80,52 @@ async fn page(
     }))
 }
 
+fn parse_key(key: Option<&str>) -> Result<Option<Key>, Reject> {
+    key.map(str::parse)
+        .transpose()
+        .map_err(|invalid: ::lease::Invalid| Reject::field("key", invalid.expected))
+}
+
+fn parse_type(word: Option<&str>) -> Result<Option<EventKind>, Reject> {
+    word.map(|word| {
+        EventKind::parse(word)
+            .ok_or_else(|| Reject::field("type", "an event such as lease_expired"))
+    })
+    .transpose()
+}
+
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-struct From {
+struct StreamFilter {
     /// Only changes after this revision; the header `Last-Event-ID` goes before it.
     after: Option<u64>,
+    /// Only this kind of key.
+    kind: Option<String>,
+    /// Only this key: `kind:id`.
+    key: Option<String>,
+    /// Only this sort of event, such as `lease_expired`.
+    #[serde(rename = "type")]
+    event_type: Option<String>,
+    /// Only leases of this holder, any incarnation.
+    holder: Option<String>,
+    /// Whether renewals are sent; they are unless this is `false`.
+    renewals: Option<bool>,
 }
 
 /// Changes as server-sent events, each with its revision as id.
 ///
 /// A reader that comes back with `Last-Event-ID` gets what it missed. When the history no longer has
-/// that, the first event is a `snapshot` of everything live. The last event of a server that stops is
-/// `goodbye`.
+/// that, the first event is a `snapshot` of everything live that the filter lets through. A stream on
+/// which other changes pass by sends an id without data now and then, so that a reader resumes from
+/// there. The last event of a server that stops is `goodbye`.
 #[utoipa::path(get, path = paths::EVENT_STREAM, tag = "events", security(("bearer" = ["leases:read"])),
-    params(From, ("Last-Event-ID" = Option<u64>, Header, description = "The last revision that was seen")),
+    params(StreamFilter, ("Last-Event-ID" = Option<u64>, Header, description = "The last revision that was seen")),
     responses((status = 200, body = String, content_type = "text/event-stream")))]
 async fn stream(
     Auth(caller, _): Auth<LeasesRead>,
     State(app): State<App>,
-    Query(query): Query<From>,
+    Query(query): Query<StreamFilter>,
     headers: HeaderMap,
 ) -> Result<Response, Reject> {
     let from = match headers.get("last-event-id") {
@@ -120,6 +135,17 @@ async fn stream(
             Some(seen_revision("Last-Event-ID", id.unwrap_or(u64::MAX)))
         }
     };
-    let events = streams::events(&app, caller, from.transpose()?, Format::Public).await?;
+    let watching = Watching {
+        from: from.transpose()?,
+        kinds: query.kind.into_iter().collect(),
+        key: parse_key(query.key.as_deref())?,
+        holder: query.holder.as_deref().map(HolderName::new).transpose()?,
+        events: parse_type(query.event_type.as_deref())?
+            .into_iter()
+            .collect(),
+        renewals: query.renewals.unwrap_or(true),
+        ..Watching::default()
+    };
+    let events = streams::events(&app, caller, watching, Format::Public).await?;
     Ok(events.into_response())
 }

@@ -7,6 +7,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use crate::{
     App, Json, JsonBody, Reject,
     auth::{Auth, LeasesRead},
+    ops,
 };
 
 pub(super) fn router() -> OpenApiRouter<App> {
@@ -17,12 +18,12 @@ pub(super) fn router() -> OpenApiRouter<App> {
 #[utoipa::path(post, path = paths::FENCES_CHECK, tag = "fences", security(("bearer" = ["leases:read"])),
     request_body = FenceCheck, responses((status = 200, body = FenceVerdicts)))]
 async fn check(
-    _caller: Auth<LeasesRead>,
+    Auth(caller, _): Auth<LeasesRead>,
     State(app): State<App>,
     JsonBody(request): JsonBody<FenceCheck>,
 ) -> Result<Json<FenceVerdicts>, Reject> {
     let tokens = request.check().map_err(Reject::invalid)?;
-    let verdicts = app.authority().check(tokens.clone()).await?;
+    let verdicts = ops::check(&app, &caller, tokens.clone()).await?;
     Ok(Json(FenceVerdicts {
         results: tokens
             .iter()

@@ -120,16 +120,7 @@ async fn by_camera(
 
 /// The tenant a list is cut down to: the caller's own, or the one it asked for.
 pub(super) fn tenant(caller: &Caller, asked: Option<String>) -> Result<Option<String>, Reject> {
-    let Some(own) = caller.tenant.as_deref() else {
-        return Ok(asked);
-    };
-    if asked.is_some_and(|asked| asked != own) {
-        return Err(Reject::new(
-            leasehold_api::Code::AuthorizationFailed,
-            "this token is bound to another tenant",
-        ));
-    }
-    Ok(Some(own.to_owned()))
+    caller.tenant_of(asked)
 }
 
 async fn page(app: &App, query: LeaseQuery) -> Result<LeaseList, Reject> {

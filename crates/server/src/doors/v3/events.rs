@@ -13,10 +13,11 @@ use axum::{
 use futures_util::{StreamExt as _, stream};
 use http::HeaderMap;
 use lease::{
-    EventKind, Key, Notice, Revision, Watch,
+    Key, Revision, Watching,
     session::{self, Session},
 };
 use leasehold_api::sessions::EVENTS;
+use leasehold_client::{Change, Follower};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{SessionOptions, Shared, sessions};
@@ -34,7 +35,7 @@ struct Watcher {
     app: App,
     options: SessionOptions,
     key: Key,
-    watch: Watch,
+    follower: Follower,
     ended: bool,
     _open: Open,
 }
@@ -61,20 +62,19 @@ async fn events(
                 .ok_or_else(|| Reject::field("Last-Event-ID", "a revision: a whole number"))?,
         ),
     };
-    // The watch begins before the first look, so that nothing falls in between.
-    let watch = app.authority().watch(from).await?;
     let session = sessions::find(&app, &caller, &id).await?;
     let key = session::key(session.session_id);
-    let first = match from {
-        Some(_) => None,
-        None => Some(state_of(&app, &shared.options, &key, None).await),
-    };
-    let over = first.as_ref().is_some_and(|(_, over)| *over);
+    // Without a revision it begins with a resync: the session as it is once the watch is open.
+    let follower = Follower::new(
+        app.shared_authority(),
+        app.parts().clock.clone(),
+        Watching::key(key.clone()).after(from),
+    );
     let watcher = Watcher {
         options: shared.options.clone(),
         key,
-        watch,
-        ended: over,
+        follower,
+        ended: false,
         _open: app.metrics().watcher(),
         app: app.clone(),
     };
@@ -82,9 +82,7 @@ async fn events(
         let message = watcher.next().await?;
         Some((message, watcher))
     });
-    let messages = stream::iter(first.map(|(message, _)| message))
-        .chain(changes)
-        .map(Ok::<_, Infallible>);
+    let messages = changes.map(Ok::<_, Infallible>);
     let heartbeat = app.parts().limits.stream_heartbeat();
     Ok(axum::response::Sse::new(messages)
         .keep_alive(KeepAlive::new().interval(heartbeat).text("alive"))
@@ -94,29 +92,27 @@ async fn events(
 impl Watcher {
     async fn next(&mut self) -> Option<Sse> {
         while !self.ended {
-            let notice = tokio::select! {
+            let change = tokio::select! {
                 () = self.app.closing().cancelled() => {
                     self.ended = true;
                     return Some(Sse::default().event("goodbye").data("{}"));
                 }
-                notice = self.watch.next() => notice,
+                change = self.follower.next() => change,
             };
-            let revision = match notice {
-                Some(Ok(Notice::Event(event)))
-                    if event.key == self.key && event.kind != EventKind::LeaseRenewed =>
-                {
-                    event.revision
+            let revision = match change {
+                Ok(Change::Event(event)) => Some(event.revision),
+                Ok(Change::Resync(snapshot)) => snapshot.map(|snapshot| snapshot.revision),
+                Ok(Change::Progress(revision)) => {
+                    // A reader notes the id and shows nothing.
+                    return Some(Sse::default().id(revision.to_string()).comment("progress"));
                 }
-                Some(Ok(Notice::Event(_))) => continue,
-                Some(Ok(Notice::Snapshot(snapshot))) => snapshot.revision,
-                Some(Err(error)) => {
+                Ok(Change::Interrupted(_)) => continue,
+                Err(error) => {
                     tracing::warn!(%error, "a watch ended");
                     return None;
                 }
-                None => return None,
             };
-            let (message, over) =
-                state_of(&self.app, &self.options, &self.key, Some(revision)).await;
+            let (message, over) = state_of(&self.app, &self.options, &self.key, revision).await;
             self.ended = over;
             return Some(message);
         }

@@ -33,6 +33,7 @@ fn member(name: &str, capacity: u32) -> Member {
             status: RunnerStatus::Active,
             current_load: 0,
             metrics: serde_json::Map::new(),
+            presence_ttl: Runner::DEFAULT_PRESENCE,
             registered_at: UnixMillis::new(0),
             last_heartbeat: UnixMillis::new(0),
         },

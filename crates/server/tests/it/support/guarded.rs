@@ -9,7 +9,7 @@ use lease::{
     Acquire, Acquired, Answer, Authority, Capabilities, Committed, Departure, EventPage,
     EventQuery, HandoffState, HandoffStep, Key, Lease, LeaseId, LeaseQuery, LeaseRef, Page, Record,
     RecordQuery, Renew, Renewed, Revision, Revoke, Token, Transaction, UnixMillis, Verdict, Watch,
-    history::SealPage,
+    Watching, history::SealPage,
 };
 
 /// Passes reads on, counts writes and refuses them.
@@ -84,7 +84,7 @@ impl Authority for Guarded {
     fn seals(&self, after: Revision, limit: usize) -> Answer<'_, SealPage> {
         self.inner.seals(after, limit)
     }
-    fn watch(&self, from: Option<Revision>) -> Answer<'_, Watch> {
-        self.inner.watch(from)
+    fn watch(&self, watching: Watching) -> Answer<'_, Watch> {
+        self.inner.watch(watching)
     }
 }

@@ -10,7 +10,8 @@ use lease::{
     Acquire, Acquired, Answer, Authority, Capabilities, Cause, Committed, Departure, Error,
     EventPage, EventQuery, HandoffState, HandoffStep, Holder, Key, Lease, LeaseId, LeaseQuery,
     LeaseRef, Loss, Notice, OnOutage, Page, Record, RecordQuery, Renew, Renewals, Renewed,
-    Revision, Revoke, Token, Transaction, UnixMillis, Verdict, Want, Watch, history::SealPage,
+    Revision, Revoke, Token, Transaction, UnixMillis, Verdict, Want, Watch, Watching,
+    history::SealPage,
 };
 use tokio::sync::watch;
 
@@ -43,6 +44,8 @@ pub enum Fault {
     IgnoresTenants,
     DeathTakesAll,
     ListsForeignKinds,
+    IgnoresFilters,
+    HidesProgress,
 }
 
 /// A sound store behind a faulty one.
@@ -362,9 +365,21 @@ impl Authority for Broken {
         self.inner.seals(after, limit)
     }
 
-    fn watch(&self, from: Option<Revision>) -> Answer<'_, Watch> {
+    fn watch(&self, watching: Watching) -> Answer<'_, Watch> {
         Box::pin(async move {
-            let stream = self.inner.watch(from).await?;
+            let watching = if self.has(Fault::IgnoresFilters) {
+                Watching::everything().after(watching.from)
+            } else {
+                watching
+            };
+            let stream = self.inner.watch(watching).await?;
+            if self.has(Fault::HidesProgress) {
+                let shown = stream.filter(|notice| {
+                    let hidden = matches!(notice, Ok(Notice::Progress(_)));
+                    std::future::ready(!hidden)
+                });
+                return Ok(Box::pin(shown) as Watch);
+            }
             if !self.has(Fault::DropsNotices) {
                 return Ok(stream);
             }

@@ -86,20 +86,27 @@ impl Api {
 
     /// A worker of its own, over HTTP.
     pub async fn worker(&self, name: &str) -> Child {
-        let mut program = plain(&["worker", "--name", name, "--server", &self.url]);
+        let mut child = self.worker_program(Some(name)).spawn();
+        child.wait_for_line("takes sessions", SOON).await;
+        child
+    }
+
+    /// The same, not started yet; without a name it makes one up.
+    pub fn worker_program(&self, name: Option<&str>) -> Program {
+        let mut program = plain(&["worker", "--server", &self.url]);
+        if let Some(name) = name {
+            program = program.args(["--name", name]);
+        }
         if let Some(config) = &self.config {
             program = program.arg("--config").arg(config);
         }
-        let mut child = program
+        program
             .env("PATH", std::env::var("PATH").unwrap())
             .env("LEASEHOLD_API_TOKEN", &self.token)
             .env(
                 "LEASEHOLD_DATA_DIR",
                 self.dir.join("data").display().to_string(),
             )
-            .spawn();
-        child.wait_for_line("takes sessions", SOON).await;
-        child
     }
 
     pub async fn call(&self, method: &str, path: &str, body: Option<Value>) -> (u16, Value) {

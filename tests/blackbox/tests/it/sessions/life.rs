@@ -181,3 +181,55 @@ async fn a_session_accepted_without_a_worker_is_found_later() {
     let _worker = api.worker("late").await;
     api.reaches(&id, "running", SOON).await;
 }
+
+/// A worker whose process was stopped for longer than its presence lasts (a suspended machine) announces
+/// itself again and takes sessions as before.
+#[tokio::test]
+async fn heavy_a_worker_that_was_suspended_takes_sessions_again() {
+    let api = Api::start(None, &[("LEASEHOLD_SESSIONS_WORKER", "false")]).await;
+    let worker = api.worker("one").await;
+    let before = api.start_session("before", "virtual").await;
+    api.reaches(&before, "running", SOON).await;
+    worker.sigstop();
+    let failed = api.reaches(&before, "failed", TTL + SOON).await;
+    assert_eq!(failed["reason"], "R_WORKER_LOST");
+    // Accepted while the worker is away: nobody claims it, and it is not lost.
+    let meanwhile = api.start_session("meanwhile", "virtual").await;
+    worker.sigcont();
+    api.reaches(&meanwhile, "running", SOON).await;
+    for round in 0..3 {
+        let id = api
+            .start_session(&format!("after-{round}"), "virtual")
+            .await;
+        api.reaches(&id, "running", SOON).await;
+        let stop = json!({"type": "stream.stop", "session_id": id});
+        let (status, answer) = api.call("POST", "/api/v3/intents", Some(stop)).await;
+        assert_eq!(status, 202, "{answer}");
+        api.reaches(&id, "stopped", SOON).await;
+    }
+}
+
+/// Two workers of one name on one machine: the second is refused and the first goes on; without a name
+/// each gets its own.
+#[tokio::test]
+async fn a_second_worker_of_a_name_does_not_disturb_the_first() {
+    let api = Api::start(None, &[("LEASEHOLD_SESSIONS_WORKER", "false")]).await;
+    let _first = api.worker("one").await;
+    let id = api.start_session("channel", "virtual").await;
+    api.reaches(&id, "running", SOON).await;
+    let mut second = api.worker_program(Some("one")).spawn();
+    let status = second.wait(SOON).await;
+    assert!(!status.success());
+    assert!(second.tail().contains("is in use"), "{}", second.tail());
+    assert_eq!(api.session(&id).await["state"], "running");
+    let mut unnamed = [
+        api.worker_program(None).spawn(),
+        api.worker_program(None).spawn(),
+    ];
+    let mut names = Vec::new();
+    for child in &mut unnamed {
+        names.push(child.wait_for_line("takes sessions", SOON).await);
+    }
+    assert_ne!(names[0], names[1]);
+    assert_eq!(api.session(&id).await["state"], "running");
+}
