@@ -7,6 +7,10 @@ use super::{Harness, Pace, Restart, Stage};
 /// A store that its test cannot take down does not claim, untested, that time stops with it: it is not
 /// durable at all, or reports that its clock runs on and what that means, or only passes on what another
 /// store promises.
+#[expect(
+    clippy::unused_async,
+    reason = "a function of the suite like the others"
+)]
 pub async fn l14_what_no_restart_shows_is_not_promised(harness: &dyn Harness) {
     let capabilities = Stage::of(harness).authority.capabilities();
     let declared = !capabilities.durable

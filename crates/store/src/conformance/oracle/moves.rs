@@ -128,8 +128,8 @@ fn ask() -> impl Strategy<Value = Ask> {
     )
         .prop_map(
             |((keys, any, holder, ttl), (hold, on_death, wait, limit), (force, tenant))| Ask {
-                any,
                 keys,
+                any,
                 holder,
                 ttl,
                 hold,
