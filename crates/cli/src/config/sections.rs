@@ -138,7 +138,7 @@ impl From<TokenEntry> for TokenSpec {
 #[serde(deny_unknown_fields, default)]
 pub struct Client {
     /// The server's address; by default the local one.
-    #[serde(serialize_with = "without_password")]
+    #[serde(serialize_with = "without_passwords")]
     pub url: Option<String>,
     /// The credential.
     #[serde(serialize_with = "hidden_option")]
@@ -245,6 +245,21 @@ pub(super) fn without_password<S: Serializer>(
     }
 }
 
+/// The same for several addresses with commas between them.
+#[expect(clippy::ref_option, reason = "serde hands out references")]
+fn without_passwords<S: Serializer>(
+    urls: &Option<String>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    match urls {
+        Some(urls) => {
+            let shown: Vec<String> = urls.split(',').map(redact::url).collect();
+            serializer.serialize_some(&shown.join(","))
+        }
+        None => serializer.serialize_none(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -252,7 +267,7 @@ mod tests {
     #[test]
     fn secrets_are_not_shown() {
         let config: Config = serde_saphyr::from_str(
-            "server:\n  store: postgres://joe:hush@db/x?password=hush&a=b\n  tokens: [{token: hush, scopes: ['leases:read']}]\nclient: {token: hush, url: 'http://a:hush@b'}\nsessions: {source_template: 'http://box/{service_ref}?password=hush'}\npoll: {url: 'http://u:hush@x/{id}?token=hush', sinks: [{http: {url: 'http://y/?api_key=hush'}}]}\n",
+            "server:\n  store: postgres://joe:hush@db/x?password=hush&a=b\n  tokens: [{token: hush, scopes: ['leases:read']}]\nclient: {token: hush, url: 'http://a:hush@b,http://c:hush@d'}\nsessions: {source_template: 'http://box/{service_ref}?password=hush'}\npoll: {url: 'http://u:hush@x/{id}?token=hush', sinks: [{http: {url: 'http://y/?api_key=hush'}}]}\n",
         )
         .unwrap();
         let shown = serde_saphyr::to_string(&config).unwrap();

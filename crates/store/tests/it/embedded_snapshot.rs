@@ -63,7 +63,7 @@ fn churn(store: &Embedded, stop: &Arc<AtomicBool>) -> tokio::task::JoinHandle<()
             );
             let write = Write {
                 key: Key::new("note", &id).unwrap(),
-                value: (round % 3 != 0).then(|| format!("{round}").into()),
+                value: (!round.is_multiple_of(3)).then(|| format!("{round}").into()),
                 note: None,
             };
             let transaction = Transaction {
