@@ -9,6 +9,7 @@ pub(crate) mod items;
 pub(crate) mod runners;
 pub(crate) mod site;
 pub(crate) mod store;
+pub(crate) mod trouble;
 mod zones;
 
 use lease::{Authority, Key, registry::FieldError};
