@@ -1,0 +1,12 @@
+//! The reference worker and the short one in Python, with real ffmpeg, real video and a real broker.
+
+#![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
+
+mod broker;
+#[path = "../cli_support/mod.rs"]
+mod cli_support;
+mod fence;
+mod life;
+mod login;
+mod python;
+mod world;
