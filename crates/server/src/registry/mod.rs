@@ -5,6 +5,7 @@ pub(crate) mod admission;
 pub(crate) mod assignment;
 pub(crate) mod cameras;
 pub(crate) mod heartbeat;
+pub(crate) mod housekeeping;
 pub(crate) mod items;
 pub(crate) mod runners;
 pub(crate) mod site;

@@ -12,6 +12,7 @@ mod kernel;
 mod leases;
 mod outbox;
 mod registry;
+mod resting;
 mod sessions;
 mod spec;
 mod streams;

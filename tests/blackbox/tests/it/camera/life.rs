@@ -7,8 +7,8 @@ use leasehold_testkit::{Dir, Program, wait};
 use serde_json::json;
 
 use crate::{
+    camera::world::{Entry, Shard, Start, all_gone, below, camera, moving, zone},
     cli_support::SOON,
-    world::{Entry, Shard, Start, all_gone, below, camera, moving, zone},
 };
 
 #[tokio::test]

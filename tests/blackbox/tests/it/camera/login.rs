@@ -5,8 +5,8 @@ use std::fs;
 use leasehold_testkit::{Dir, Program};
 
 use crate::{
+    camera::world::{Entry, Shard, Start, camera, moving},
     cli_support::SOON,
-    world::{Entry, Shard, Start, camera, moving},
 };
 
 const SECRET: &str = "s3cr3t-w0rd";
@@ -16,7 +16,10 @@ async fn a_login_is_in_no_argument_no_environment_and_no_log() {
     let dir = Dir::new("video");
     let url = moving(&dir).await;
     let path = url.strip_prefix("file://").unwrap().to_owned();
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/camera/rtsp_server.py");
+    let script = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/it/camera/rtsp_server.py"
+    );
     let mut server = Program::new("python3")
         .args([script, &path, "ann", SECRET])
         .spawn();

@@ -5,8 +5,8 @@ use std::time::Duration;
 use leasehold_testkit::{Dir, wait};
 
 use crate::{
+    camera::world::{Entry, FAR_MS, Shard, Start, below, camera, moving},
     cli_support::boot_ms,
-    world::{Entry, FAR_MS, Shard, Start, below, camera, moving},
 };
 
 #[tokio::test]

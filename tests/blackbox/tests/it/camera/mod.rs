@@ -3,8 +3,6 @@
 #![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
 mod broker;
-#[path = "../cli_support/mod.rs"]
-mod cli_support;
 mod fence;
 mod life;
 mod login;

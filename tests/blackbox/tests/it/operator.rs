@@ -1,9 +1,8 @@
 //! Runners and cameras from the command line.
 
-mod cli_support;
-
-use cli_support::Server;
 use serde_json::{Value, json};
+
+use crate::cli_support::Server;
 
 fn camera(name: &str, more: &str) -> String {
     format!(

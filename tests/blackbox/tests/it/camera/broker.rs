@@ -11,8 +11,8 @@ use lapin::{
 use leasehold_testkit::{Dir, RabbitMq, wait};
 
 use crate::{
+    camera::world::{Entry, Published, Shard, Start, camera, moving, still, zone},
     cli_support::SOON,
-    world::{Entry, Published, Shard, Start, camera, moving, still, zone},
 };
 
 /// Listens to both exchanges until it is dropped.

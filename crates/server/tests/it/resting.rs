@@ -2,10 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
-mod support;
-
 use serde_json::{Value, json};
-use support::{ADMIN, Running, start};
+
+use crate::support::{self, ADMIN, Running, start};
 
 const CAMERAS: &str = "/api/v1/tenants/t/sites/s/cameras/";
 
@@ -187,4 +186,60 @@ async fn a_change_lets_a_parked_camera_be_tried_at_once() {
             .get("parked")
             .is_none()
     );
+}
+
+async fn figure(server: &Running, line: &str) {
+    leasehold_testkit::wait::until(support::LONG, line, async || {
+        let (_, text) = server.call(ADMIN, "GET", "/metrics", Value::Null).await;
+        text.as_str().is_some_and(|text| text.lines().any(|it| it == line))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn cameras_that_nobody_has_are_counted_by_reason_and_by_time() {
+    let server = start().await;
+    server.camera("t", "s", "cam-1").await;
+    server.camera("t", "s", "cam-2").await;
+    change(&server, "cam-2", json!({"enabled": false})).await;
+    server.clock.advance(10_000);
+    figure(&server, "leasehold_cameras_unowned{reason=\"no_runner\"} 1").await;
+    figure(&server, "leasehold_cameras_unowned_long{reason=\"no_runner\"} 0").await;
+    server.clock.advance(60_000);
+    figure(&server, "leasehold_cameras_unowned_long{reason=\"no_runner\"} 1").await;
+    server.runner("t", "s", "run-1", 1).await;
+    server.clock.advance(10_000);
+    figure(&server, "leasehold_cameras_unowned{reason=\"pending\"} 1").await;
+    figure(&server, "leasehold_cameras_unowned{reason=\"no_runner\"} 0").await;
+    server.lease_camera("cam-1", "run-1").await;
+    change(&server, "cam-2", json!({"enabled": true})).await;
+    server.clock.advance(10_000);
+    figure(&server, "leasehold_cameras_unowned{reason=\"no_room\"} 1").await;
+    figure(&server, "leasehold_cameras_unowned{reason=\"pending\"} 0").await;
+}
+
+#[tokio::test]
+async fn a_runner_that_has_been_away_for_long_is_forgotten() {
+    let mut options = support::options();
+    options.runners.forget_after_ms = 300_000;
+    let server = support::start_with(options).await;
+    server.camera("t", "s", "cam-1").await;
+    server.runner("t", "s", "gone", 4).await;
+    // Its presence lapses, and the next look notices.
+    server.clock.advance(70_000);
+    figure(&server, "leasehold_cameras_unowned{reason=\"no_runner\"} 1").await;
+    assert_eq!(get(&server, "/api/v1/runners/gone/").await["status"], "inactive");
+    server.runner("t", "s", "here", 4).await;
+    for _ in 0..10 {
+        server.clock.advance(30_000);
+        beat(&server, "here", json!({})).await;
+        figure(&server, "leasehold_cameras_unowned{reason=\"pending\"} 1").await;
+    }
+    leasehold_testkit::wait::until(support::LONG, "it is forgotten", async || {
+        server.clock.advance(10_000);
+        let path = "/api/v1/runners/gone/";
+        server.call(ADMIN, "GET", path, Value::Null).await.0 == 404
+    })
+    .await;
+    assert_eq!(get(&server, "/api/v1/runners/here/").await["status"], "active");
 }

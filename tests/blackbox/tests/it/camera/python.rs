@@ -6,8 +6,8 @@ use leasehold_testkit::{Program, wait};
 use serde_json::{Value, json};
 
 use crate::{
+    camera::world::{Entry, Shard, Start, camera},
     cli_support::{SOON, boot_ms},
-    world::{Entry, Shard, Start, camera},
 };
 
 const WORKER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/worker.py");
