@@ -126,7 +126,7 @@ class Handler(BaseHTTPRequestHandler):
             return (worker.drain if self.path == "/drain" else worker.ended.set)()
         try:
             self.reply(404 if self.path != "/cameras" else 202 if worker.apply(json.loads(body)) else 409)
-        except (ValueError, KeyError, TypeError):
+        except (AttributeError, ValueError, KeyError, TypeError):
             self.reply(400)
 
     log_message = lambda *_: None

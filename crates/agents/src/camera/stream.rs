@@ -45,6 +45,9 @@ const STOP_LIMIT: Duration = Duration::from_millis(500);
 const LAST_MESSAGE: Duration = Duration::from_secs(1);
 /// The shortest and the longest pause before a stream is begun again, in ms.
 const PAUSE_MS: (u64, u64) = (500, 30_000);
+/// So many attempts in a row without a picture, and the camera counts as failed: one hiccup must not send
+/// it to another host.
+const FAILED_ATTEMPTS: u32 = 3;
 /// Motion that goes on is published once in so many ms.
 const ONGOING_MS: u64 = 1_000;
 /// Pictures that wait to be looked at. What comes faster is skipped: old pictures help nobody.
@@ -78,6 +81,9 @@ enum State {
     #[default]
     Starting,
     Working,
+    /// Ended, and is begun again.
+    Retrying(String),
+    /// Ended several times without a picture; it is still tried.
     Failed(String),
 }
 
@@ -168,6 +174,7 @@ impl Stream {
         let (state, error) = match self.seen.state() {
             State::Starting => ("starting", None),
             State::Working => ("working", None),
+            State::Retrying(error) => ("starting", Some(error)),
             State::Failed(error) => ("failed", Some(error)),
         };
         CameraReport {
@@ -226,6 +233,7 @@ struct Runner {
 impl Runner {
     async fn run(mut self) {
         let mut pause_ms = PAUSE_MS.0;
+        let mut attempts = 0_u32;
         let name = self.settings.borrow().camera.camera_uuid.clone();
         loop {
             self.announce();
@@ -245,17 +253,24 @@ impl Runner {
                 Ended::Failed(error) => {
                     tracing::warn!(camera = name, error, pause_ms, "stream ended");
                     self.common.metrics.reconnect(&name);
-                    self.seen.set(State::Failed(error.clone()));
-                    self.status("offline", Some(error));
                     if self.seen.frames.load(Ordering::Relaxed) > frames {
                         pause_ms = PAUSE_MS.0;
+                        attempts = 0;
+                    } else {
+                        attempts = attempts.saturating_add(1);
                     }
+                    self.seen.set(if attempts < FAILED_ATTEMPTS {
+                        State::Retrying(error.clone())
+                    } else {
+                        State::Failed(error.clone())
+                    });
+                    self.status("offline", Some(error));
                     let jitter = rand::rng().random_range(0..=pause_ms / 4);
                     let until = self.common.clock.boot().plus(pause_ms + jitter);
                     tokio::select! {
                         () = self.stop.cancelled() => break,
                         // Whoever changed something wants to see whether it helps.
-                        _ = self.settings.changed() => {}
+                        _ = self.settings.changed() => attempts = 0,
                         () = self.common.clock.sleep_until(until) => {}
                     }
                     pause_ms = (pause_ms * 2).min(PAUSE_MS.1);

@@ -52,7 +52,8 @@ impl Housekeeping {
         options: RunnerOptions,
         now: UnixMillis,
     ) -> Result<(), Reject> {
-        let cameras: Vec<Found<Camera>> = store::all(app.authority(), CAMERA, String::new()).await?;
+        let cameras: Vec<Found<Camera>> =
+            store::all(app.authority(), CAMERA, String::new()).await?;
         let places: BTreeSet<(&str, &str)> = cameras
             .iter()
             .map(|it| (it.value.tenant_id.as_str(), it.value.site_id.as_str()))

@@ -191,7 +191,8 @@ async fn a_change_lets_a_parked_camera_be_tried_at_once() {
 async fn figure(server: &Running, line: &str) {
     leasehold_testkit::wait::until(support::LONG, line, async || {
         let (_, text) = server.call(ADMIN, "GET", "/metrics", Value::Null).await;
-        text.as_str().is_some_and(|text| text.lines().any(|it| it == line))
+        text.as_str()
+            .is_some_and(|text| text.lines().any(|it| it == line))
     })
     .await;
 }
@@ -204,9 +205,17 @@ async fn cameras_that_nobody_has_are_counted_by_reason_and_by_time() {
     change(&server, "cam-2", json!({"enabled": false})).await;
     server.clock.advance(10_000);
     figure(&server, "leasehold_cameras_unowned{reason=\"no_runner\"} 1").await;
-    figure(&server, "leasehold_cameras_unowned_long{reason=\"no_runner\"} 0").await;
+    figure(
+        &server,
+        "leasehold_cameras_unowned_long{reason=\"no_runner\"} 0",
+    )
+    .await;
     server.clock.advance(60_000);
-    figure(&server, "leasehold_cameras_unowned_long{reason=\"no_runner\"} 1").await;
+    figure(
+        &server,
+        "leasehold_cameras_unowned_long{reason=\"no_runner\"} 1",
+    )
+    .await;
     server.runner("t", "s", "run-1", 1).await;
     server.clock.advance(10_000);
     figure(&server, "leasehold_cameras_unowned{reason=\"pending\"} 1").await;
@@ -228,7 +237,10 @@ async fn a_runner_that_has_been_away_for_long_is_forgotten() {
     // Its presence lapses, and the next look notices.
     server.clock.advance(70_000);
     figure(&server, "leasehold_cameras_unowned{reason=\"no_runner\"} 1").await;
-    assert_eq!(get(&server, "/api/v1/runners/gone/").await["status"], "inactive");
+    assert_eq!(
+        get(&server, "/api/v1/runners/gone/").await["status"],
+        "inactive"
+    );
     server.runner("t", "s", "here", 4).await;
     for _ in 0..10 {
         server.clock.advance(30_000);
@@ -241,5 +253,8 @@ async fn a_runner_that_has_been_away_for_long_is_forgotten() {
         server.call(ADMIN, "GET", path, Value::Null).await.0 == 404
     })
     .await;
-    assert_eq!(get(&server, "/api/v1/runners/here/").await["status"], "active");
+    assert_eq!(
+        get(&server, "/api/v1/runners/here/").await["status"],
+        "active"
+    );
 }

@@ -1,10 +1,17 @@
 //! Cameras come, change and go without a restart; the worker goes gracefully, at once, or with its
 //! manager.
 
-use std::time::Duration;
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use leasehold_testkit::{Dir, Program, wait};
-use serde_json::json;
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpListener,
+};
 
 use crate::{
     camera::world::{Entry, Shard, Start, all_gone, below, camera, moving, zone},
@@ -148,4 +155,66 @@ async fn a_stream_that_ends_is_begun_again_and_one_that_cannot_be_read_says_why(
         all.iter().filter(|it| it.is("good", "online")).count() == 2
     })
     .await;
+}
+
+/// A manager that takes heartbeats and keeps the last one.
+async fn listening() -> (String, Arc<Mutex<Value>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let last = Arc::new(Mutex::new(Value::Null));
+    let heard = last.clone();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut request = Vec::new();
+            let body = loop {
+                let mut part = [0; 4096];
+                let read = stream.read(&mut part).await.unwrap_or(0);
+                request.extend_from_slice(&part[..read]);
+                let text = String::from_utf8_lossy(&request);
+                let body = text.split_once("\r\n\r\n").map(|(_, body)| body.to_owned());
+                match body.and_then(|body| serde_json::from_str::<Value>(&body).ok()) {
+                    Some(body) => break body,
+                    None if read == 0 => break Value::Null,
+                    None => {}
+                }
+            };
+            assert!(request.starts_with(b"POST /workers/w-0/heartbeat "));
+            *heard.lock().unwrap() = body;
+            let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+            let _ = stream.write_all(answer).await;
+        }
+    });
+    (url, last)
+}
+
+#[tokio::test]
+async fn reports_to_its_manager_how_each_camera_does() {
+    let dir = Dir::new("video");
+    let url = moving(&dir).await;
+    let (manager, last) = listening().await;
+    let entries = [
+        Entry::new(camera("good", &url), 83),
+        Entry::new(camera("bad", "file:///nowhere/video.mp4"), 84),
+    ];
+    let mut start = Start::reference();
+    start.environment = vec![("LEASEHOLD_MANAGER_URL", manager)];
+    let _shard = Shard::start(start, &entries).await;
+    // Only after several attempts: one hiccup is no failure.
+    let report = wait::until_some(SOON, "the bad camera counts as failed", async || {
+        let report = last.lock().unwrap().clone();
+        (report["cameras"]["bad"]["state"] == "failed").then_some(report)
+    })
+    .await;
+    let bad = &report["cameras"]["bad"];
+    assert!(
+        bad["error"].as_str().unwrap().contains("No such file"),
+        "{bad}"
+    );
+    let good = &report["cameras"]["good"];
+    assert_eq!(
+        (&good["state"], &good["token"]),
+        (&json!("working"), &json!(83))
+    );
+    assert!(good["last_frame_unix_ms"].is_u64(), "{good}");
+    assert_eq!(report["stats"], json!({"cameras": 2, "working": 1}));
 }

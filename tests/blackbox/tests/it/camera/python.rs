@@ -71,6 +71,8 @@ async fn the_example_in_python_follows_the_contract() {
         boot_ms() > entries[0].deadline_boot_ms
     })
     .await;
+    // What was printed before the deadline has been read by now.
+    grows(&shard, "three").await;
     let before = said(&shard, "two").len();
     grows(&shard, "three").await;
     assert_eq!(said(&shard, "two").len(), before);
