@@ -173,6 +173,7 @@ impl Gate {
 }
 
 #[cfg(test)]
+#[expect(clippy::float_cmp, reason = "whole numbers are exact")]
 mod tests {
     use super::*;
 
@@ -258,6 +259,7 @@ mod tests {
 
     #[test]
     fn motion_ends_after_its_cooldown() {
+        use Change::{Ended, None, Ongoing, Started};
         let mut gate = Gate::default();
         let changes: Vec<Change> = [
             false, true, true, false, false, true, false, false, false, false,
@@ -265,7 +267,6 @@ mod tests {
         .into_iter()
         .map(|moved| gate.step(moved, 2))
         .collect();
-        use Change::{Ended, None, Ongoing, Started};
         assert_eq!(
             changes,
             [

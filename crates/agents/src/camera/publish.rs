@@ -44,7 +44,7 @@ pub enum Sink {
 struct Message {
     topic: Topic,
     routing_key: String,
-    message_id: String,
+    id: String,
     body: Vec<u8>,
     tenure: Arc<Tenure>,
     /// Whoever waits until it was sent or dropped.
@@ -109,7 +109,7 @@ impl Publisher {
                 Some(letter.site),
                 letter.camera,
             ),
-            message_id: letter.message_id.clone(),
+            id: letter.message_id.clone(),
             body,
             tenure: tenure.clone(),
             done,
@@ -266,7 +266,7 @@ async fn send(
         let properties = BasicProperties::default()
             .with_content_type("application/json".into())
             .with_delivery_mode(PERSISTENT)
-            .with_message_id(message.message_id.as_str().into());
+            .with_message_id(message.id.as_str().into());
         let published = link.channel.basic_publish(
             message.topic.exchange().into(),
             message.routing_key.as_str().into(),

@@ -2,7 +2,7 @@
 //! and what is published about them.
 
 use std::{
-    path::PathBuf,
+    path::Path,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -297,7 +297,7 @@ impl Runner {
         let Some(program) = ffmpeg::find() else {
             return Ended::Failed("ffmpeg is not installed".to_owned());
         };
-        let (mut child, stdout, _script) = match self.spawn(program, &url, scale) {
+        let (mut child, stdout, _script) = match self.spawn(&program, &url, scale) {
             Ok(started) => started,
             Err(error) => return Ended::Failed(error),
         };
@@ -316,13 +316,12 @@ impl Runner {
 
     fn spawn(
         &self,
-        program: PathBuf,
+        program: &Path,
         url: &str,
         scale: f64,
     ) -> Result<(Child, ChildStdout, source::Script), String> {
-        let (command, script) =
-            source::command(&program, url, scale, self.common.frames_per_second)
-                .map_err(|error| format!("cannot prepare ffmpeg: {error}"))?;
+        let (command, script) = source::command(program, url, scale, self.common.frames_per_second)
+            .map_err(|error| format!("cannot prepare ffmpeg: {error}"))?;
         let deadline = self.tenure.deadline();
         let mut child = command
             .deadline(asked_at(deadline), deadline)

@@ -292,6 +292,22 @@ fn show(wanted: &Wanted, step: &Step, format: Format) -> Result<(), Failure> {
     }
 }
 
+/// Only what changes is sent. Whoever may not see logins has a file without them, and must not take a
+/// login away by changing something else.
+fn changed_fields(wanted: &Wanted, changes: &[Change]) -> Document {
+    let changes_in = |name: &str| {
+        let top = |change: &Change| change.path.split('.').next() == Some(name);
+        changes.iter().any(top)
+    };
+    let fields = wanted.fields.iter();
+    Document(
+        fields
+            .filter(|(name, _)| changes_in(name))
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect(),
+    )
+}
+
 /// Creates and changes, several at once, and returns how many failed.
 async fn carry_out(client: &Client, wanted: &[Wanted], steps: &[Step]) -> usize {
     let open: Vec<(&Wanted, &Step)> = wanted
@@ -305,13 +321,16 @@ async fn carry_out(client: &Client, wanted: &[Wanted], steps: &[Step]) -> usize 
     let mut failed = 0;
     let mut results = stream::iter(open)
         .map(|(it, step)| async move {
-            let document = Document(it.fields.clone());
             let result = match step {
-                Step::Create => client.create_camera(&it.tenant, &it.site, &document).await,
-                _ => {
+                Step::Change(changes) => {
+                    let document = changed_fields(it, changes);
                     client
                         .update_camera(&it.tenant, &it.site, &it.name, &document)
                         .await
+                }
+                Step::Create | Step::Nothing => {
+                    let document = Document(it.fields.clone());
+                    client.create_camera(&it.tenant, &it.site, &document).await
                 }
             };
             (it, result)
@@ -362,6 +381,17 @@ mod tests {
         assert!(documents("- 1\n", &arguments()).is_err());
         assert!(documents("rtsp_url: x\n", &arguments()).is_err());
         assert!(documents("- camera_uuid: a\n- camera_uuid: a\n", &arguments()).is_err());
+    }
+
+    #[test]
+    fn only_what_changes_is_sent() {
+        let text = "camera_uuid: a\nrtsp_url: rtsp://h/1\nmotion_gating: {downscale: 0.25}\n";
+        let wanted = documents(text, &arguments()).unwrap().remove(0);
+        let current = json!({"camera_uuid": "a", "rtsp_url": "rtsp://h/1", "tenant_id": "acme",
+            "site_id": "north", "motion_gating": {"downscale": 0.5, "enabled": true}});
+        let changes = diff::changes(current.as_object().unwrap(), &wanted.fields);
+        let Document(sent) = changed_fields(&wanted, &changes);
+        assert_eq!(json!(sent), json!({"motion_gating": {"downscale": 0.25}}));
     }
 
     #[test]

@@ -126,16 +126,14 @@ pub(crate) async fn note(
             continue;
         };
         let known = site.troubles.get(name);
-        match report.state.as_str() {
-            "working" if known.is_some() => {}
-            "failed" => {}
-            _ => continue,
+        let failed = report.state == "failed";
+        if !failed && (report.state != "working" || known.is_none()) {
+            continue;
         }
         let Some(camera) = site.cameras.iter().find(|it| it.value.camera_uuid == name) else {
             continue;
         };
         let version = camera.value.config_version();
-        let failed = report.state == "failed";
         if failed
             && known.is_some_and(|it| {
                 it.parks(&version, site.now) || it.failed_on(&version, &runner.runner_id)

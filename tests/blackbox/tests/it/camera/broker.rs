@@ -154,7 +154,7 @@ async fn heavy_motion_counts_in_an_including_zone_and_not_in_an_excluding_one() 
         let what = format!("{} has shown twenty pictures", entry.name());
         wait::until(SOON, &what, async || {
             let name = "leasehold_worker_frames_total";
-            shard.figure(name, &entry.name()).await >= 20.0
+            shard.figure(name, &entry.name()).await >= 20
         })
         .await;
     }
@@ -184,7 +184,7 @@ async fn heavy_motion_counts_in_an_including_zone_and_not_in_an_excluding_one() 
     }
     assert_eq!(
         shard.figure("leasehold_worker_motion_total", "still").await,
-        0.0
+        0
     );
 
     // A broker that comes back is found again.

@@ -65,7 +65,7 @@ async fn a_camera_that_is_not_to_be_published_yet_is_prepared() {
     let mut shard = Shard::start(Start::reference(), &entries).await;
     shard.working("1/1").await;
     wait::until(Duration::from_secs(20), "some motion", async || {
-        shard.figure("leasehold_worker_motion_total", "next").await >= 3.0
+        shard.figure("leasehold_worker_motion_total", "next").await >= 3
     })
     .await;
     assert_eq!(shard.count("next"), 0);

@@ -14,7 +14,7 @@ use tokio::{
 };
 
 use crate::{
-    camera::world::{Entry, Shard, Start, all_gone, below, camera, moving, zone},
+    camera::world::{Entry, Shard, Start, all_gone, below, camera, moving, set, zone},
     cli_support::SOON,
 };
 
@@ -68,16 +68,13 @@ async fn cameras_are_added_dropped_and_changed_without_a_restart() {
     .await;
 
     // An older set, another's set, and none at all.
-    assert_eq!(shard.post("/cameras", Some(&shard.set(1, &[]))).await, 409);
-    let mut foreign = shard.set(99, &[]);
+    assert_eq!(shard.post("/cameras", Some(&set(1, &[]))).await, 409);
+    let mut foreign = set(99, &[]);
     foreign["shard_id"] = json!("other");
     assert_eq!(shard.post("/cameras", Some(&foreign)).await, 409);
     assert_eq!(shard.post("/cameras", Some(&json!({"a": 1}))).await, 400);
     let twice = [first.clone(), first];
-    assert_eq!(
-        shard.post("/cameras", Some(&shard.set(99, &twice))).await,
-        400
-    );
+    assert_eq!(shard.post("/cameras", Some(&set(99, &twice))).await, 400);
     assert_eq!(shard.post("/nothing", None).await, 404);
     shard.working("2/2").await;
 }

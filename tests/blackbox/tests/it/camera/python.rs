@@ -6,7 +6,7 @@ use leasehold_testkit::{Program, wait};
 use serde_json::{Value, json};
 
 use crate::{
-    camera::world::{Entry, Shard, Start, camera},
+    camera::world::{Entry, Shard, Start, camera, set},
     cli_support::{SOON, boot_ms},
 };
 
@@ -77,7 +77,7 @@ async fn the_example_in_python_follows_the_contract() {
     grows(&shard, "three").await;
     assert_eq!(said(&shard, "two").len(), before);
 
-    assert_eq!(shard.post("/cameras", Some(&shard.set(1, &[]))).await, 409);
+    assert_eq!(shard.post("/cameras", Some(&set(1, &[]))).await, 409);
     assert_eq!(shard.post("/cameras", Some(&json!([1]))).await, 400);
     assert_eq!(shard.post("/drain", None).await, 202);
     let status = shard.child.wait(Duration::from_secs(10)).await;

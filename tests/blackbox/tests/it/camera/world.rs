@@ -126,8 +126,7 @@ impl Shard {
         let dir = Dir::new("shard");
         let port = port::free();
         write_fence(&dir, entries);
-        let config = json!({"runner_id": "edge-1", "shard_id": "edge-1-0", "generation": 1,
-            "cameras": entries.iter().map(Entry::shown).collect::<Vec<_>>()});
+        let config = set(1, entries);
         let path = dir.write("shard.json", &config.to_string()).unwrap();
         let mut program = start
             .program
@@ -195,15 +194,10 @@ impl Shard {
             }
         }
         self.fence(&both);
-        let set = self.set(self.generation, entries);
+        let set = set(self.generation, entries);
         let status = self.post("/cameras", Some(&set)).await;
         self.fence(entries);
         status
-    }
-
-    pub fn set(&self, generation: u64, entries: &[Entry]) -> Value {
-        json!({"runner_id": "edge-1", "shard_id": "edge-1-0", "generation": generation,
-            "cameras": entries.iter().map(Entry::shown).collect::<Vec<_>>()})
     }
 
     /// Writes the deadlines, as with every renewal.
@@ -250,12 +244,18 @@ impl Shard {
     }
 
     /// A figure of one camera.
-    pub async fn figure(&self, name: &str, camera: &str) -> f64 {
+    pub async fn figure(&self, name: &str, camera: &str) -> u64 {
         let (_, text) = self.get("/metrics").await;
         let begin = format!("{name}{{camera=\"{camera}\"}} ");
         let line = text.lines().find_map(|line| line.strip_prefix(&begin));
-        line.and_then(|number| number.parse().ok()).unwrap_or(0.0)
+        line.and_then(|number| number.parse().ok()).unwrap_or(0)
     }
+}
+
+/// The full set of a shard.
+pub fn set(generation: u64, entries: &[Entry]) -> Value {
+    json!({"runner_id": "edge-1", "shard_id": "edge-1-0", "generation": generation,
+        "cameras": entries.iter().map(Entry::shown).collect::<Vec<_>>()})
 }
 
 fn write_fence(dir: &Dir, entries: &[Entry]) {
