@@ -4,6 +4,7 @@ mod camera;
 mod cli;
 mod cli_support;
 mod control_plane;
+mod demo;
 mod migrate_command;
 mod openapi;
 mod operator;
