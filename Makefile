@@ -26,7 +26,7 @@ run: ## build for trying things out, and serve
 	cargo run --profile quickstart -p leasehold -- serve
 
 demo: ## watch ownership move: cameras, pollers and sessions, with something killed every few seconds
-	@scripts/setup run
+	@scripts/setup demo
 	cargo build --profile quickstart -p leasehold
 	@scripts/demo --binary target/quickstart/leasehold
 

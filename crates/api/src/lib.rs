@@ -58,8 +58,7 @@ pub use renew::{
 };
 pub use runners::{
     Assignments, CameraStatus, CameraVersion, GiveUp, LostLease, RegisterRequest, Registered,
-    Runner,
-    RunnerHeartbeatAnswer, RunnerHeartbeatRequest, RunnerList, RunnerRemoved,
+    Runner, RunnerHeartbeatAnswer, RunnerHeartbeatRequest, RunnerList, RunnerRemoved,
 };
 pub use seconds::Seconds;
 pub use time::Time;
