@@ -1,4 +1,4 @@
-//! A small HTTP surface: a few callers at once, each with a bounded time to send its request.
+//! A small HTTP surface: a few simultaneous callers, each with a bounded time to send its request.
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
@@ -11,7 +11,7 @@ use tokio::{net::TcpListener, sync::Semaphore};
 
 /// How long a caller may take to send its request.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
-/// How many callers are served at once: a scraper or two, a manager, and some people.
+/// How many callers are served simultaneously: a scraper or two, a manager, and some people.
 const CALLERS: usize = 32;
 /// The media type of metrics.
 pub(crate) const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";

@@ -104,7 +104,7 @@ pub enum Error {
 pub enum Ended {
     /// It was drained: nothing is left.
     Drained,
-    /// It was told to end at once, or did not drain in time.
+    /// It was ordered to end immediately, or did not drain in time.
     Terminated,
     /// Its manager is gone.
     ManagerGone,

@@ -22,7 +22,7 @@ use super::{message::Topic, metrics::Metrics, tenure::Tenure};
 
 /// Messages that wait for the broker; what does not fit is dropped and counted.
 const WAITING: usize = 4096;
-/// How many are on their way to the broker at once.
+/// How many are on their way to the broker simultaneously.
 const BATCH: usize = 256;
 /// How long the broker may take for one step.
 const BROKER_TIMEOUT: Duration = Duration::from_secs(10);

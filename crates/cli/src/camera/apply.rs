@@ -15,7 +15,7 @@ use crate::{
     progress::Bar,
 };
 
-/// How many cameras are looked at or changed at once.
+/// How many cameras are looked at or changed simultaneously.
 const AT_ONCE: usize = 8;
 /// More than ten thousand cameras with their zones.
 const MAX_BYTES: u64 = 64 * 1024 * 1024;
@@ -308,7 +308,7 @@ fn changed_fields(wanted: &Wanted, changes: &[Change]) -> Document {
     )
 }
 
-/// Creates and changes, several at once, and returns how many failed.
+/// Creates and changes, several simultaneously, and returns how many failed.
 async fn carry_out(client: &Client, wanted: &[Wanted], steps: &[Step]) -> usize {
     let open: Vec<(&Wanted, &Step)> = wanted
         .iter()

@@ -120,12 +120,12 @@ mod tests {
 
     #[test]
     fn a_login_is_not_shown() {
-        let told = of(
+        let shown = of(
             &json!({"rtsp_url": "rtsp://ann:one@h/s"}),
             &json!({"rtsp_url": "rtsp://ann:two@h/s"}),
         );
         assert_eq!(
-            told,
+            shown,
             ["~ rtsp_url: rtsp://(hidden)@h/s -> rtsp://(hidden)@h/s"]
         );
     }

@@ -124,12 +124,12 @@ async fn give(
             .await
             .map_err(refused)?;
         cameras += runner.assigned_cameras.len();
-        tell(&runner, format)?;
+        report(&runner, format)?;
     }
     Ok(cameras)
 }
 
-fn tell(runner: &Runner, format: Format) -> Result<(), Failure> {
+fn report(runner: &Runner, format: Format) -> Result<(), Failure> {
     if format.json {
         return print::json(runner);
     }

@@ -1,4 +1,4 @@
-//! Cameras come, change and go without a restart; the worker goes gracefully, at once, or with its
+//! Cameras come, change and go without a restart; the worker goes gracefully, immediately, or with its
 //! manager.
 
 use std::{
@@ -105,7 +105,7 @@ async fn drains_with_a_last_word_about_every_camera() {
 }
 
 #[tokio::test]
-async fn ends_at_once_when_told_so_or_when_its_manager_dies() {
+async fn ends_immediately_when_ordered_to_or_when_its_manager_dies() {
     let dir = Dir::new("video");
     let url = moving(&dir).await;
     let entries = [Entry::new(camera("one", &url), 71)];
