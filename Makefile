@@ -1,6 +1,6 @@
 # `make` alone explains itself.
 .DEFAULT_GOAL := help
-.PHONY: help setup run quick test soak fuzz mutants lint fmt docs bench
+.PHONY: help setup run demo quick test soak fuzz mutants lint fmt docs bench
 
 # One build of everything that tests need: a binary built by itself would be built with other features
 # of its libraries, and those again.
@@ -24,6 +24,11 @@ run: ## build for trying things out, and serve
 	@scripts/setup run
 	@[ -x target/quickstart/leasehold ] || echo "The first build takes some minutes; later ones take seconds."
 	cargo run --profile quickstart -p leasehold -- serve
+
+demo: ## watch ownership move: cameras, pollers and sessions, with something killed every few seconds
+	@scripts/setup demo
+	cargo build --profile quickstart -p leasehold
+	@scripts/demo --binary target/quickstart/leasehold
 
 quick: ## tests that need no service: while you work
 	@scripts/setup run

@@ -32,6 +32,21 @@ pub struct Camera {
     /// When it last changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub updated_at: Option<Time>,
+    /// Set while nobody is given the camera because it failed on every runner.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parked: Option<Parked>,
+}
+
+/// Why a camera is with nobody although it is switched on.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Parked {
+    /// What the last runner reported.
+    pub reason: String,
+    /// When it is tried again. A change of the camera ends it too.
+    pub until: Time,
+    /// How often it was parked since it last worked.
+    #[schema(value_type = i64, minimum = 1, maximum = 4_294_967_295_u32)]
+    pub attempts: u32,
 }
 
 /// A page of cameras.

@@ -36,6 +36,9 @@ pub struct CameraDocument {
     /// How much must overlap; 0.1 when absent.
     #[schema(minimum = 0, maximum = 1)]
     pub iou_threshold: Option<f64>,
+    /// Whether anybody works on it; true when absent. One that is switched off keeps its configuration
+    /// and is given up by its runner.
+    pub enabled: Option<bool>,
     /// What a runner must be able to do to have it.
     pub required_capabilities: Option<Vec<String>>,
     /// The only deployment group that may have it.

@@ -21,11 +21,13 @@ mod plan;
 mod policy;
 pub mod problem;
 mod renew;
+pub mod routing;
 mod runners;
 mod seconds;
 pub mod sessions;
 pub mod stream;
 mod time;
+pub mod worker;
 mod zones;
 
 pub use ::lease::redact;
@@ -34,7 +36,9 @@ pub use acquire::{
     MAX_WAIT_SECONDS, Pool,
 };
 pub use body::{parse, parse_document, parse_value};
-pub use cameras::{AvailableCameras, Camera, CameraList, Document, SiteSettings, SiteVersion};
+pub use cameras::{
+    AvailableCameras, Camera, CameraList, Document, Parked, SiteSettings, SiteVersion,
+};
 pub use check::Check;
 pub use documents::{
     CameraDocument, MotionGatingDocument, ZoneDocument, ZoneKindWord, ZoneTestWord,
@@ -54,8 +58,8 @@ pub use renew::{
     RenewedList, RevokeRequest, Success, ValidateAnswer, ValidateRequest,
 };
 pub use runners::{
-    Assignments, CameraVersion, GiveUp, LostLease, RegisterRequest, Registered, Runner,
-    RunnerHeartbeatAnswer, RunnerHeartbeatRequest, RunnerList, RunnerRemoved,
+    Assignments, CameraStatus, CameraVersion, GiveUp, LostLease, RegisterRequest, Registered,
+    Runner, RunnerHeartbeatAnswer, RunnerHeartbeatRequest, RunnerList, RunnerRemoved,
 };
 pub use seconds::Seconds;
 pub use time::Time;

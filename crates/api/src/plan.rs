@@ -12,6 +12,9 @@ pub struct Plan {
     pub runners: usize,
     /// How many cameras stay where they are.
     pub kept: usize,
+    /// How many cameras are to be with nobody: switched off, or parked.
+    #[serde(default)]
+    pub resting: usize,
     /// What changes, by camera.
     pub moves: Vec<Move>,
 }
@@ -27,7 +30,7 @@ pub struct Move {
     /// Who should have it; nobody when there is no room.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
-    /// `unassigned`, `draining`, `not_eligible` or `balance`.
+    /// `unassigned`, `draining`, `not_eligible`, `failing`, `balance`, `disabled` or `parked`.
     pub reason: String,
 }
 
@@ -42,7 +45,7 @@ pub struct Explanation {
     /// Who should have it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub assigned: Option<String>,
-    /// `kept`, or the reason of its move.
+    /// `kept`, or the reason of its move, or why it is with nobody.
     pub reason: String,
     /// Every runner of the site, the one that wants it most first.
     pub candidates: Vec<Candidate>,
@@ -58,6 +61,6 @@ pub struct Candidate {
     /// How many it may have.
     pub capacity: u32,
     /// What speaks against it: `inactive`, `cordoned`, `draining`, `deployment_group`,
-    /// `capabilities`, `full`. Empty for one that may have it.
+    /// `capabilities`, `failing`, `full`. Empty for one that may have it.
     pub obstacles: Vec<String>,
 }

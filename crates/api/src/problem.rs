@@ -68,6 +68,8 @@ codes! {
     RunnerAtCapacity = "RUNNER_AT_CAPACITY", 409, true, true, "The holder is at its capacity";
     /// No such camera is known.
     CameraNotFound = "CAMERA_NOT_FOUND", 404, false, true, "No such camera";
+    /// The camera is switched off.
+    CameraDisabled = "CAMERA_DISABLED", 409, false, true, "The camera is switched off";
     /// Something in the request is wrong: `errors` names each field.
     ConfigInvalid = "CONFIG_INVALID", 400, false, true, "The request is not valid";
     /// A version that was sent is not the current one.

@@ -1,5 +1,7 @@
 //! Runners on the wire.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
@@ -143,6 +145,21 @@ pub struct RunnerHeartbeatRequest {
     /// This process start, as at its registration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub incarnation: Option<String>,
+    /// How its cameras do, by name. A camera that fails goes to another runner, and is parked when it
+    /// failed on all of them.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub camera_status: BTreeMap<String, CameraStatus>,
+}
+
+/// How a camera does on its runner.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct CameraStatus {
+    /// `working`, `failed`, or anything else while that is not known yet.
+    pub state: String,
+    /// Why it failed, without the camera's login.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
 /// Everything a runner should know, in one answer.
@@ -209,7 +226,7 @@ pub struct CameraVersion {
 pub struct GiveUp {
     /// The camera.
     pub camera_uuid: String,
-    /// `draining`, `not_eligible`, `balance` or `removed`.
+    /// `draining`, `not_eligible`, `failing`, `balance`, `disabled`, `parked` or `removed`.
     pub reason: String,
     /// Who should have it next.
     #[serde(default, skip_serializing_if = "Option::is_none")]

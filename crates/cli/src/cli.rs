@@ -5,11 +5,12 @@ use std::{path::PathBuf, process::ExitCode};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::{
-    completions, config,
+    camera, camera_worker, completions, config,
     config::Config,
     doctor,
     exit::{Exit, Failure, Outcome},
-    explain, lease, logging, man, migrate, nodes, plan, poll, run, serve, settings, token, worker,
+    explain, lease, logging, man, migrate, nodes, plan, poll, run, runner, serve, settings, token,
+    worker,
 };
 
 const ABOUT: &str = "\
@@ -99,10 +100,17 @@ enum Verb {
     Serve(serve::Arguments),
     Run(run::Arguments),
     Worker(worker::Arguments),
+    CameraWorker(camera_worker::Arguments),
     Poll(poll::Arguments),
     Nodes(nodes::Arguments),
     Plan(plan::Arguments),
     Explain(explain::Arguments),
+    /// List, order and remove the hosts that work on cameras
+    #[command(subcommand)]
+    Runner(runner::Verb),
+    /// List, add, change, switch off and remove cameras
+    #[command(subcommand)]
+    Camera(camera::Verb),
     /// Acquire, keep, look at and end leases
     #[command(subcommand)]
     Lease(lease::Verb),
@@ -148,6 +156,10 @@ impl Cli {
             Verb::Config(verb) => return settings::run(verb, &self.shared),
             _ => {}
         }
+        // Its --config is the shard's: the manager configures it, and nothing else.
+        if let Verb::CameraWorker(arguments) = self.verb {
+            return runtime(true)?.block_on(camera_worker::run(arguments, &self.shared));
+        }
         let config = self.shared.load()?;
         logging::start(&config.log, self.verb.is_service())?;
         let runtime = runtime(self.verb.is_service())?;
@@ -160,11 +172,15 @@ impl Cli {
                 Verb::Nodes(arguments) => nodes::run(arguments, config).await,
                 Verb::Plan(arguments) => plan::run(arguments, config).await,
                 Verb::Explain(arguments) => explain::run(arguments, config).await,
+                Verb::Runner(verb) => runner::run(verb, config).await,
+                Verb::Camera(verb) => camera::run(verb, config).await,
                 Verb::Lease(verb) => lease::run(verb, config).await,
                 Verb::Token(verb) => token::run(verb, config).await,
                 Verb::Doctor(arguments) => doctor::run(&arguments, config).await,
                 Verb::Migrate(arguments) => migrate::run(arguments).await,
-                Verb::Config(_) | Verb::Completions(_) | Verb::Man(_) => Ok(ExitCode::SUCCESS),
+                Verb::CameraWorker(_) | Verb::Config(_) | Verb::Completions(_) | Verb::Man(_) => {
+                    Ok(ExitCode::SUCCESS)
+                }
             }
         })
     }

@@ -21,6 +21,7 @@ What speaks against a runner:
   draining          it gives up what it has
   deployment_group  the camera asks for another group
   capabilities      it lacks something that the camera needs
+  failing           the camera failed on it
   full              it has as many cameras as it may have
 
 Examples:

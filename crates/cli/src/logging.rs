@@ -1,5 +1,7 @@
 //! What goes to standard error: standard output is for data.
 
+use std::io::IsTerminal as _;
+
 use tracing_subscriber::EnvFilter;
 
 use crate::{
@@ -20,6 +22,8 @@ pub fn start(log: &crate::config::Log, is_server: bool) -> Result<(), Failure> {
     })?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
+        // In a file or a manager's log, colours are only noise.
+        .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr);
     match log.format {
         // Without the module: lines about polling have a field of the same name.

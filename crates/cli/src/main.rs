@@ -1,5 +1,7 @@
 //! The binary `leasehold`.
 
+mod camera;
+mod camera_worker;
 mod cli;
 mod completions;
 mod config;
@@ -8,6 +10,7 @@ mod data_dir;
 mod doctor;
 mod exit;
 mod explain;
+mod guard;
 mod holder;
 mod lease;
 mod logging;
@@ -17,7 +20,9 @@ mod nodes;
 mod plan;
 mod poll;
 mod print;
+mod progress;
 mod run;
+mod runner;
 mod serve;
 mod sessions;
 mod settings;

@@ -1,18 +1,16 @@
 //! `leasehold migrate`: moves everything from one store to another.
 
-use std::{
-    io::{IsTerminal as _, Write as _},
-    process::ExitCode,
-};
+use std::process::ExitCode;
 
 use leasehold_store::{
     StoreUrl, UrlError,
-    migrate::{self, Error, Options, Progress, Report, What},
+    migrate::{self, Error, Options, Report},
 };
 
 use crate::{
     exit::{Exit, Failure, Outcome},
     print::{self, Format},
+    progress::Bar,
 };
 
 /// Move leases, tokens, records and history from one store to another
@@ -78,7 +76,10 @@ pub async fn run(arguments: Arguments) -> Outcome {
         cut_off,
     };
     let mut bar = Bar::default();
-    let moved = migrate::migrate(&from, &to, options, &mut |progress| bar.show(progress)).await;
+    let moved = migrate::migrate(&from, &to, options, &mut |progress| {
+        bar.show(progress.what.as_str(), progress.done, progress.of);
+    })
+    .await;
     bar.end();
     let report = moved.map_err(|error| failed(&error))?;
     if format.json {
@@ -121,52 +122,6 @@ fn show(report: &Report) -> Result<(), Failure> {
         eprintln!("moved: start the servers with --store {}", report.to);
     }
     Ok(())
-}
-
-/// How far it is: on a terminal one line that is drawn over, elsewhere a line now and then.
-#[derive(Default)]
-struct Bar {
-    drawn: Option<(What, u64)>,
-}
-
-/// How many steps the bar has, and how many lines are written elsewhere.
-const WIDTH: u64 = 30;
-const LINES: u64 = 10;
-
-impl Bar {
-    fn show(&mut self, progress: Progress) {
-        let Progress { what, done, of } = progress;
-        let of = of.max(done);
-        if of == 0 {
-            return;
-        }
-        let terminal = std::io::stderr().is_terminal();
-        let part = done * if terminal { WIDTH } else { LINES } / of;
-        if self.drawn == Some((what, part)) {
-            return;
-        }
-        if self.drawn.is_some_and(|(before, _)| before != what) {
-            self.end();
-        }
-        self.drawn = Some((what, part));
-        let mut stderr = std::io::stderr().lock();
-        // Nobody is helped by a failure to tell how far it is.
-        let _ = if terminal {
-            let full = usize::try_from(part).unwrap_or_default();
-            let bar = format!("{:<width$}", "#".repeat(full), width = WIDTH as usize);
-            write!(stderr, "\r{:<8} [{bar}] {done} of {of}", what.as_str())
-                .and_then(|()| stderr.flush())
-        } else {
-            writeln!(stderr, "{} {done} of {of}", what.as_str())
-        };
-    }
-
-    /// Leaves the line that is drawn over.
-    fn end(&mut self) {
-        if self.drawn.take().is_some() && std::io::stderr().is_terminal() {
-            eprintln!();
-        }
-    }
 }
 
 fn failed(error: &Error) -> Failure {

@@ -18,7 +18,10 @@ Why a camera moves:
   unassigned    nobody has it
   draining      its runner is being drained
   not_eligible  its runner is of another deployment group, or lacks a capability
+  failing       it fails on its runner
   balance       its runner has more than its share; only a tenth of a site moves for that at a time
+  disabled      it is switched off
+  parked        it failed on every runner, and is tried again later or when it is changed
 
 A camera that should go to nobody (-) finds no runner with room that may have it: `leasehold explain`
 tells what speaks against each.
@@ -60,11 +63,12 @@ pub async fn run(arguments: Arguments, config: Config) -> Outcome {
     }
     print::show(&rows, "nothing would move")?;
     eprintln!(
-        "{} cameras, {} runners: {} stay, {} would move",
+        "{} cameras, {} runners: {} stay, {} would move, {} are off or parked",
         plan.cameras,
         plan.runners,
         plan.kept,
-        plan.moves.len()
+        plan.moves.len(),
+        plan.resting
     );
     Ok(ExitCode::SUCCESS)
 }

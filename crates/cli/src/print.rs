@@ -29,6 +29,12 @@ pub fn json(value: &impl Serialize) -> Result<(), Failure> {
     line(&text)
 }
 
+/// Prints a value as YAML, for people to read and to edit.
+pub fn yaml(value: &impl Serialize) -> Result<(), Failure> {
+    let text = serde_saphyr::to_string(value).map_err(|error| Failure::new(Exit::Failed, error))?;
+    bytes(text.as_bytes())
+}
+
 /// Prints a line.
 pub fn line(text: &str) -> Result<(), Failure> {
     bytes(format!("{text}\n").as_bytes())

@@ -205,6 +205,10 @@ fn options(config: &Config, folder: Option<PathBuf>) -> Result<leasehold_server:
         limits: server.limits.checked()?,
         amqp: server.amqp.clone(),
         sessions: sessions::doors(config, folder.as_ref())?,
+        runners: leasehold_server::RunnerOptions {
+            forget_after_ms: config.runners.forget_after.millis(),
+            unowned_after_ms: config.runners.unowned_after.millis(),
+        },
         data_dir: folder,
     })
 }

@@ -220,7 +220,7 @@ impl Client {
     }
 }
 
-fn query(path: &str, values: &[(&str, Option<String>)]) -> String {
+pub(crate) fn query(path: &str, values: &[(&str, Option<String>)]) -> String {
     let given: Vec<_> = values
         .iter()
         .filter_map(|(name, value)| {

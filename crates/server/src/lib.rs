@@ -29,7 +29,7 @@ pub use body::{Json, JsonBody};
 pub use doors::v3::SessionOptions;
 pub use limits::Limits;
 pub use openapi::openapi;
-pub use options::{GuardOptions, Options, TlsOptions};
+pub use options::{GuardOptions, Options, RunnerOptions, TlsOptions};
 pub use outbox::EXCHANGE;
 pub use problem::Reject;
 pub use query::Query;

@@ -1,6 +1,7 @@
 //! What is counted. One registry per server, so that several can live in one process.
 
 use std::{
+    collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -40,6 +41,14 @@ struct EventLabels {
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct UnownedLabels {
+    reason: &'static str,
+}
+
+/// Why nobody has a camera.
+const UNOWNED: [&str; 5] = ["pending", "no_runner", "not_eligible", "no_room", "parked"];
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
 struct ShedLabels {
     class: &'static str,
 }
@@ -66,6 +75,8 @@ pub struct Metrics {
     holder_streams: Gauge,
     events: Family<EventLabels, Counter>,
     shed: Family<ShedLabels, Counter>,
+    unowned: Family<UnownedLabels, Gauge>,
+    unowned_long: Family<UnownedLabels, Gauge>,
 }
 
 impl Metrics {
@@ -83,6 +94,8 @@ impl Metrics {
             holder_streams: Gauge::default(),
             events: Family::default(),
             shed: Family::default(),
+            unowned: Family::default(),
+            unowned_long: Family::default(),
         };
         it.register(|registry| {
             registry.register(
@@ -129,6 +142,16 @@ impl Metrics {
                 "leasehold_shed",
                 "Requests turned away for lack of room",
                 it.shed.clone(),
+            );
+            registry.register(
+                "leasehold_cameras_unowned",
+                "Cameras that somebody should have and nobody has",
+                it.unowned.clone(),
+            );
+            registry.register(
+                "leasehold_cameras_unowned_long",
+                "Those of them that nobody has had for longer than runners.unowned_after",
+                it.unowned_long.clone(),
             );
         });
         it
@@ -185,6 +208,16 @@ impl Metrics {
     pub(crate) fn set_live_leases(&self, count: usize) {
         self.live_leases
             .set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    /// How many cameras nobody has, by reason: all of them, and those for long.
+    pub(crate) fn unowned(&self, counts: &BTreeMap<&'static str, (i64, i64)>) {
+        for reason in UNOWNED {
+            let (all, long) = counts.get(reason).copied().unwrap_or_default();
+            let labels = UnownedLabels { reason };
+            self.unowned.get_or_create(&labels).set(all);
+            self.unowned_long.get_or_create(&labels).set(long);
+        }
     }
 
     pub(crate) fn turned_away(&self, class: &'static str) {

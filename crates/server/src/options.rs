@@ -31,6 +31,8 @@ pub struct Options {
     pub limits: Limits,
     /// Sessions.
     pub sessions: SessionOptions,
+    /// Runners.
+    pub runners: RunnerOptions,
 }
 
 impl Options {
@@ -51,6 +53,26 @@ impl Default for Options {
             amqp: None,
             limits: Limits::default(),
             sessions: SessionOptions::default(),
+            runners: RunnerOptions::default(),
+        }
+    }
+}
+
+/// How runners and their cameras are looked after.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RunnerOptions {
+    /// A runner that has been away for so long is taken off the list; 0 means never.
+    pub forget_after_ms: u64,
+    /// A camera that nobody has for so long is counted in `leasehold_cameras_unowned_long`.
+    pub unowned_after_ms: u64,
+}
+
+impl Default for RunnerOptions {
+    fn default() -> Self {
+        Self {
+            forget_after_ms: 7 * 24 * 3_600_000,
+            unowned_after_ms: 60_000,
         }
     }
 }

@@ -23,7 +23,9 @@ use crate::{
     connections::{Admission, Places},
     doors, frame,
     metrics::Metrics,
-    openapi, outbox,
+    openapi,
+    options::RunnerOptions,
+    outbox, registry,
     shed::Shed,
     streams::Hub,
     tls,
@@ -166,6 +168,7 @@ impl Builder {
             tls,
             doors,
             pending,
+            runners: options.runners,
         })
     }
 }
@@ -178,6 +181,7 @@ pub struct Server {
     tls: Option<RustlsConfig>,
     doors: OpenApiRouter<App>,
     pending: Option<outbox::Pending>,
+    runners: RunnerOptions,
 }
 
 impl Server {
@@ -224,6 +228,11 @@ impl Server {
         ));
         // The first request should find the watch open; a store that is away must not hold the server up.
         let _ = tokio::time::timeout(WATCH_FIRST, begun.cancelled()).await;
+        let housekeeping = registry::housekeeping::run(app.clone(), self.runners);
+        let until_closing = parts.closing.clone();
+        parts
+            .tasks
+            .spawn(until_closing.run_until_cancelled_owned(housekeeping));
         if let Some(pending) = self.pending {
             pending.start(
                 parts.authority.clone(),

@@ -11,11 +11,12 @@ use nix::{
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
     net::unix::pipe,
+    process::ChildStdout,
     sync::{mpsc, watch},
 };
 
 use super::{
-    Cause, End, Exit,
+    Cause, End, Exit, Output,
     output::{self, LINES_WAITING, Line, Stream},
     protocol::{Order, Report},
 };
@@ -68,6 +69,7 @@ pub struct Child {
     orders: pipe::Sender,
     known: watch::Receiver<Known>,
     lines: mpsc::Receiver<Line>,
+    stdout: Option<ChildStdout>,
     had_terminal: bool,
 }
 
@@ -76,11 +78,15 @@ impl Child {
         mut guardian: tokio::process::Child,
         orders: pipe::Sender,
         reports: pipe::Receiver,
+        output: Output,
         had_terminal: bool,
     ) -> Self {
         let (known, seen) = watch::channel(Known::default());
         let (lines, received) = mpsc::channel(LINES_WAITING);
-        if let Some(stdout) = guardian.stdout.take() {
+        let mut stdout = guardian.stdout.take();
+        if output == Output::Lines
+            && let Some(stdout) = stdout.take()
+        {
             tokio::spawn(output::read(stdout, Stream::Out, lines.clone()));
         }
         if let Some(stderr) = guardian.stderr.take() {
@@ -93,6 +99,7 @@ impl Child {
             orders,
             known: seen,
             lines: received,
+            stdout,
             had_terminal,
         }
     }
@@ -131,6 +138,12 @@ impl Child {
     /// The next line that it printed; `None` when both its streams have ended or are inherited.
     pub async fn line(&mut self) -> Option<Line> {
         self.lines.recv().await
+    }
+
+    /// What it writes to standard output, as it is: once, and only with [`Output::Bytes`]. Read it to
+    /// its end, or the program blocks.
+    pub fn take_stdout(&mut self) -> Option<ChildStdout> {
+        self.stdout.take()
     }
 
     /// Sets the moments at which the tree is asked to end (SIGTERM) and killed (SIGKILL), whatever

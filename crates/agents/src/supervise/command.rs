@@ -55,6 +55,8 @@ pub enum Input {
 pub enum Output {
     /// To the supervisor, line by line: [`Child::line`].
     Lines,
+    /// Standard output to the supervisor as it is ([`Child::take_stdout`]), standard error line by line.
+    Bytes,
     /// Where the supervisor writes.
     Inherited,
 }
@@ -165,7 +167,7 @@ impl Command {
         if self.input == Input::Nothing {
             command.stdin(Stdio::null());
         }
-        if self.output == Output::Lines {
+        if self.output != Output::Inherited {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
         }
         let guardian = {
@@ -179,7 +181,13 @@ impl Command {
         let orders = pipe::Sender::from_owned_fd(orders_write).map_err(Error::io("use a pipe"))?;
         let reports =
             pipe::Receiver::from_owned_fd(reports_read).map_err(Error::io("use a pipe"))?;
-        Ok(Child::new(guardian, orders, reports, foreground))
+        Ok(Child::new(
+            guardian,
+            orders,
+            reports,
+            self.output,
+            foreground,
+        ))
     }
 }
 

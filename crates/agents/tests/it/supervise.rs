@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path, time::Duration};
 
-use leasehold_agents::supervise::{Cause, Child, Command, End, Exit, Launcher, Stream};
+use leasehold_agents::supervise::{Cause, Child, Command, End, Exit, Launcher, Output, Stream};
 use leasehold_clock::{Clock, System};
 use leasehold_testkit::{Binary, Dir, wait};
 use nix::{
@@ -184,4 +184,20 @@ async fn a_killed_guardian_takes_the_program_with_it() {
     let exit = ended(&mut child).await;
     assert_eq!(exit.cause, Cause::GuardianLost);
     wait::until(SOON, "the program is gone", async || !is_alive(pid)).await;
+}
+
+#[tokio::test]
+async fn bytes_come_as_they_are_beside_lines_of_the_other_stream() {
+    use tokio::io::AsyncReadExt as _;
+    let script = "printf 'a\\000\\377\\nb'; echo note >&2";
+    let mut child = start(shell(script).output(Output::Bytes));
+    let mut stdout = child.take_stdout().expect("bytes were asked for");
+    assert!(child.take_stdout().is_none(), "only once");
+    let mut bytes = Vec::new();
+    stdout.read_to_end(&mut bytes).await.expect("readable");
+    assert_eq!(bytes, b"a\0\xff\nb");
+    let line = child.line().await.expect("a line");
+    assert_eq!((line.stream, line.text.as_str()), (Stream::Err, "note"));
+    assert_eq!(child.line().await, None);
+    assert_eq!(ended(&mut child).await.end, End::Code(0));
 }

@@ -101,6 +101,16 @@ pub const SETTINGS: &[Setting] = &[
         Ok(())
     }),
     setting!(
+        "runners.forget_after",
+        "LEASEHOLD_RUNNERS_FORGET_AFTER",
+        |config, text| parse(text).map(|value| config.runners.forget_after = value)
+    ),
+    setting!(
+        "runners.unowned_after",
+        "LEASEHOLD_RUNNERS_UNOWNED_AFTER",
+        |config, text| parse(text).map(|value| config.runners.unowned_after = value)
+    ),
+    setting!(
         "server.limits.keeps",
         "LEASEHOLD_LIMITS_KEEPS",
         |config, text| parse_number(text).map(|value| config.server.limits.keeps = value)

@@ -23,6 +23,8 @@ pub struct Config {
     pub lease: LeaseDefaults,
     /// Sessions: how long they live and how they are run.
     pub sessions: Sessions,
+    /// How a server looks after runners and their cameras.
+    pub runners: Runners,
     /// `leasehold poll`.
     pub poll: leasehold_agents::poller::program::Settings,
     /// What is logged, and how.
@@ -184,6 +186,25 @@ impl Default for LeaseDefaults {
             labels: BTreeMap::new(),
             peers: Vec::new(),
             peer_listen: None,
+        }
+    }
+}
+
+/// How a server looks after runners and their cameras.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Runners {
+    /// A runner that has been away for so long is taken off the list; 0 means never.
+    pub forget_after: Period,
+    /// A camera that nobody has for so long is counted in `leasehold_cameras_unowned_long`.
+    pub unowned_after: Period,
+}
+
+impl Default for Runners {
+    fn default() -> Self {
+        Self {
+            forget_after: Period::from_millis(7 * 24 * 3_600_000),
+            unowned_after: Period::from_millis(60_000),
         }
     }
 }

@@ -72,12 +72,28 @@ pub struct Camera {
     /// How much must overlap.
     #[serde(default = "default_iou_threshold")]
     pub iou_threshold: f64,
+    /// Whether anybody works on it. One that is switched off keeps its configuration and has no holder.
+    #[serde(default = "yes", skip_serializing_if = "is_yes")]
+    pub enabled: bool,
     /// What a runner must be able to do to have it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub required_capabilities: Vec<String>,
     /// The only deployment group that may have it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deployment_group: Option<String>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// What is switched on is not written, so that versions from before there was a switch stay the same.
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_yes(enabled: &bool) -> bool {
+    *enabled
 }
 
 fn default_min_score() -> f64 {
@@ -221,6 +237,19 @@ mod tests {
             camera().without_credentials().rtsp_url,
             "rtsp://camera.local/stream"
         );
+    }
+
+    #[test]
+    fn a_camera_is_on_unless_it_says_otherwise_and_the_switch_is_a_change() {
+        let on = camera();
+        assert!(on.enabled);
+        let written = serde_json::to_value(&on).unwrap();
+        assert_eq!(written.get("enabled"), None);
+        let mut off = camera();
+        off.enabled = false;
+        assert_ne!(on.config_version(), off.config_version());
+        let again: Camera = serde_json::from_str(&serde_json::to_string(&off).unwrap()).unwrap();
+        assert!(!again.enabled);
     }
 
     #[test]

@@ -38,6 +38,12 @@ pub(crate) async fn acquire(
         {
             return Err(Camera::unknown());
         }
+        if !camera.value.enabled {
+            return Err(Reject::new(
+                Code::CameraDisabled,
+                "the camera is switched off",
+            ));
+        }
         versions(app, request, &camera.value).await?;
         let mut wanted = acquire.clone();
         // A runner that keeps no incarnation of its own means the one that is registered.

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use lease::{
-    Authority,
+    Authority, UnixMillis,
     registry::{CAMERA, Camera, RUNNER, Runner, RunnerStatus},
     rendezvous::{self, Node},
 };
@@ -13,6 +13,7 @@ use leasehold_api::{Candidate, Explanation, Move, Plan};
 use super::{
     Place, items, runners,
     store::{self, Found},
+    trouble::{self, Trouble},
 };
 use crate::Reject;
 
@@ -26,6 +27,10 @@ pub(crate) struct Site {
     pub runners: Vec<Member>,
     /// Who holds which camera, by name.
     pub holders: HashMap<String, String>,
+    /// What is known about cameras that fail, by name.
+    pub troubles: HashMap<String, Trouble>,
+    /// When this was.
+    pub now: UnixMillis,
 }
 
 /// A runner and whether it is there.
@@ -91,7 +96,39 @@ impl Site {
             cameras,
             runners,
             holders,
+            troubles: trouble::under(authority, place.prefix()).await?,
+            now: authority.now().await?,
         })
+    }
+
+    /// Why nobody should have this camera.
+    pub fn rest(&self, camera: &Camera) -> Option<Reason> {
+        if !camera.enabled {
+            return Some(Reason::Disabled);
+        }
+        let trouble = self.troubles.get(&camera.camera_uuid)?;
+        trouble
+            .parks(&camera.config_version(), self.now)
+            .then_some(Reason::Parked)
+    }
+
+    /// Whether the camera failed on this runner, so that others should try.
+    fn fails_on(&self, camera: &Camera, member: &Member) -> bool {
+        self.troubles
+            .get(&camera.camera_uuid)
+            .is_some_and(|it| it.failed_on(&camera.config_version(), &member.runner.runner_id))
+    }
+
+    fn suits(&self, camera: &Camera, member: &Member) -> bool {
+        member.suits(camera) && !self.fails_on(camera, member)
+    }
+
+    /// The runners that could have this camera if it worked on them.
+    pub fn candidates(&self, camera: &Camera) -> impl Iterator<Item = &str> {
+        self.runners
+            .iter()
+            .filter(|member| member.takes() && member.suits(camera))
+            .map(|member| member.runner.runner_id.as_str())
     }
 
     /// Who should have each camera, by camera, and why when that is a change.
@@ -102,15 +139,27 @@ impl Site {
             .enumerate()
             .map(|(index, member)| (member.runner.runner_id.as_str(), index))
             .collect();
-        let names: Vec<&str> = self
-            .cameras
-            .iter()
-            .map(|found| found.value.camera_uuid.as_str())
-            .collect();
-        let mut load = vec![0_u32; self.runners.len()];
         let mut decisions: BTreeMap<&str, Decision<'_>> = BTreeMap::new();
+        let mut cameras: Vec<&Camera> = Vec::with_capacity(self.cameras.len());
+        for found in &self.cameras {
+            let camera = &found.value;
+            match self.rest(camera) {
+                None => cameras.push(camera),
+                Some(reason) => {
+                    let from = self.holders.get(&camera.camera_uuid).map(String::as_str);
+                    let rests = Decision {
+                        from,
+                        to: None,
+                        reason,
+                    };
+                    decisions.insert(&camera.camera_uuid, rests);
+                }
+            }
+        }
+        let mut load = vec![0_u32; self.runners.len()];
         let mut open = Vec::new();
-        for (target, &name) in names.iter().enumerate() {
+        for (target, camera) in cameras.iter().enumerate() {
+            let name = camera.camera_uuid.as_str();
             let from = self.holders.get(name).map(String::as_str);
             let decision = |to, reason| Decision { from, to, reason };
             match from.map(|holder| index.get(holder).copied()) {
@@ -122,10 +171,12 @@ impl Site {
                     let member = &self.runners[node];
                     let reason = if member.runner.status == RunnerStatus::Draining {
                         Reason::Draining
-                    } else if member.suits(&self.cameras[target].value) {
-                        Reason::Kept
-                    } else {
+                    } else if !member.suits(camera) {
                         Reason::NotEligible
+                    } else if self.fails_on(camera, member) {
+                        Reason::Failing
+                    } else {
+                        Reason::Kept
                     };
                     if reason == Reason::Kept {
                         load[node] += 1;
@@ -137,28 +188,29 @@ impl Site {
                 None => open.push((target, Reason::Unassigned)),
             }
         }
-        self.place(&names, &open, &mut load, &mut decisions);
-        self.balance(&names, &index, &mut load, &mut decisions);
+        self.place(&cameras, &open, &mut load, &mut decisions);
+        self.balance(&cameras, &index, &mut load, &mut decisions);
         decisions
     }
 
     /// Finds a runner for everything that has none.
     fn place<'a>(
         &'a self,
-        names: &[&'a str],
+        cameras: &[&'a Camera],
         open: &[(usize, Reason)],
         load: &mut [u32],
         decisions: &mut BTreeMap<&'a str, Decision<'a>>,
     ) {
-        let (ideal, counts) = self.ideal(names);
+        let (ideal, counts) = self.ideal(cameras);
         let mut rest = Vec::new();
         let mut settle = |target: usize, reason, node: Option<usize>, load: &mut [u32]| {
             if let Some(node) = node {
                 load[node] += 1;
             }
-            let from = self.holders.get(names[target]).map(String::as_str);
+            let name = cameras[target].camera_uuid.as_str();
+            let from = self.holders.get(name).map(String::as_str);
             let to = node.map(|node| self.runners[node].runner.runner_id.as_str());
-            decisions.insert(names[target], Decision { from, to, reason });
+            decisions.insert(name, Decision { from, to, reason });
         };
         // First where it belongs, as long as that runner has less than its share: what was moved
         // away from one runner for balance must not fall back to it.
@@ -183,9 +235,12 @@ impl Site {
                 }
             })
             .collect();
-        let targets: Vec<&str> = rest.iter().map(|&(target, _)| names[target]).collect();
+        let targets: Vec<&str> = rest
+            .iter()
+            .map(|&(target, _)| cameras[target].camera_uuid.as_str())
+            .collect();
         let placed = rendezvous::assign(&room, &targets, |target, node| {
-            self.runners[node].suits(&self.cameras[rest[target].0].value)
+            self.suits(cameras[rest[target].0], &self.runners[node])
         });
         for (&(target, reason), node) in rest.iter().zip(placed) {
             settle(target, reason, node, load);
@@ -193,7 +248,7 @@ impl Site {
     }
 
     /// The split as if nothing were held yet: for each camera its runner, and how many each has.
-    fn ideal(&self, names: &[&str]) -> (Vec<Option<usize>>, Vec<u32>) {
+    fn ideal(&self, cameras: &[&Camera]) -> (Vec<Option<usize>>, Vec<u32>) {
         let nodes: Vec<Node<'_>> = self
             .runners
             .iter()
@@ -207,8 +262,9 @@ impl Site {
                 capacity: Some(member.runner.capacity),
             })
             .collect();
-        let ideal = rendezvous::assign(&nodes, names, |target, node| {
-            self.runners[node].suits(&self.cameras[target].value)
+        let names: Vec<&str> = cameras.iter().map(|it| it.camera_uuid.as_str()).collect();
+        let ideal = rendezvous::assign(&nodes, &names, |target, node| {
+            self.suits(cameras[target], &self.runners[node])
         });
         let mut counts = vec![0_u32; nodes.len()];
         for node in ideal.iter().flatten() {
@@ -220,15 +276,16 @@ impl Site {
     /// Moves a few cameras from runners with more than their share to those with less.
     fn balance<'a>(
         &'a self,
-        names: &[&'a str],
+        cameras: &[&'a Camera],
         index: &HashMap<&str, usize>,
         load: &mut [u32],
         decisions: &mut BTreeMap<&'a str, Decision<'a>>,
     ) {
-        let (ideal, counts) = self.ideal(names);
-        let mut budget = (names.len() / BALANCE_SHARE).max(1);
-        for (target, name) in names.iter().enumerate() {
-            let (Some(decision), Some(to)) = (decisions.get_mut(name), ideal[target]) else {
+        let (ideal, counts) = self.ideal(cameras);
+        let mut budget = (cameras.len() / BALANCE_SHARE).max(1);
+        for (target, camera) in cameras.iter().enumerate() {
+            let decision = decisions.get_mut(camera.camera_uuid.as_str());
+            let (Some(decision), Some(to)) = (decision, ideal[target]) else {
                 continue;
             };
             let Some(&from) = decision.from.and_then(|from| index.get(from)) else {
@@ -255,7 +312,7 @@ impl Site {
         let decisions = self.decide();
         let moves: Vec<Move> = decisions
             .iter()
-            .filter(|(_, decision)| decision.reason != Reason::Kept)
+            .filter(|(_, decision)| decision.moves())
             .map(|(name, decision)| Move {
                 camera_uuid: (*name).to_owned(),
                 from: decision.from.map(str::to_owned),
@@ -263,10 +320,13 @@ impl Site {
                 reason: decision.reason.word().to_owned(),
             })
             .collect();
+        let count =
+            |reason: fn(Reason) -> bool| decisions.values().filter(|it| reason(it.reason)).count();
         Plan {
             cameras: self.cameras.len(),
             runners: self.runners.iter().filter(|it| it.present).count(),
-            kept: self.cameras.len() - moves.len(),
+            kept: count(|reason| reason == Reason::Kept),
+            resting: count(|reason| matches!(reason, Reason::Disabled | Reason::Parked)),
             moves,
         }
     }
@@ -296,6 +356,7 @@ impl Site {
                     (runner.status == RunnerStatus::Draining, "draining"),
                     (!group_suits(runner, camera), "deployment_group"),
                     (!capabilities_suit(runner, camera), "capabilities"),
+                    (self.fails_on(camera, member), "failing"),
                     (load >= runner.capacity, "full"),
                 ];
                 let candidate = Candidate {
@@ -333,6 +394,18 @@ pub(crate) struct Decision<'a> {
     pub reason: Reason,
 }
 
+impl Decision<'_> {
+    /// Whether somebody has something to do.
+    fn moves(&self) -> bool {
+        match self.reason {
+            Reason::Kept => false,
+            // With nobody, where it should be.
+            Reason::Disabled | Reason::Parked => self.from.is_some(),
+            _ => true,
+        }
+    }
+}
+
 /// Why a camera is where it should be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Reason {
@@ -344,8 +417,14 @@ pub(crate) enum Reason {
     Draining,
     /// Its runner may not have it.
     NotEligible,
+    /// It fails on its runner.
+    Failing,
     /// Its runner has more than its share.
     Balance,
+    /// It is switched off.
+    Disabled,
+    /// It failed on every runner.
+    Parked,
 }
 
 impl Reason {
@@ -355,7 +434,10 @@ impl Reason {
             Self::Unassigned => "unassigned",
             Self::Draining => "draining",
             Self::NotEligible => "not_eligible",
+            Self::Failing => "failing",
             Self::Balance => "balance",
+            Self::Disabled => "disabled",
+            Self::Parked => "parked",
         }
     }
 }

@@ -16,6 +16,7 @@ use super::{
     runners::{self, Report},
     site,
     store::Found,
+    trouble,
 };
 use crate::{App, Reject, auth::Caller, ops, outbox::Heartbeat};
 
@@ -30,6 +31,9 @@ pub(crate) async fn heartbeat(
 ) -> Result<RunnerHeartbeatAnswer, Reject> {
     if request.active_leases.len() > MAX_ACTIVE {
         return Err(Reject::field("active_leases", "at most 10,000 leases"));
+    }
+    if request.camera_status.len() > MAX_ACTIVE {
+        return Err(Reject::field("camera_status", "at most 10,000 cameras"));
     }
     let found = runners::find(app, caller, id).await?;
     let runner = &found.value;
@@ -65,7 +69,15 @@ pub(crate) async fn heartbeat(
         timestamp: presence.renewed_at.unwrap_or(presence.acquired_at).into(),
     });
     let place = runners::place(runner);
-    let site = Site::load(app.authority(), &place).await?;
+    let mut site = Site::load(app.authority(), &place).await?;
+    trouble::note(
+        app,
+        &mut site,
+        runner,
+        &kept.cameras,
+        &request.camera_status,
+    )
+    .await?;
     let config = site::version_of(app.authority(), &place, &site.cameras).await?;
     let assignments = assignments(&site, runner, &kept.cameras);
     let mine: HashSet<&str> = kept.cameras.iter().map(|lease| lease.key.id()).collect();

@@ -5,11 +5,13 @@ pub(crate) mod admission;
 pub(crate) mod assignment;
 pub(crate) mod cameras;
 pub(crate) mod heartbeat;
+pub(crate) mod housekeeping;
 pub(crate) mod items;
 pub(crate) mod runners;
 pub(crate) mod secrets;
 pub(crate) mod site;
 pub(crate) mod store;
+pub(crate) mod trouble;
 mod zones;
 
 use lease::{Authority, Key, registry::FieldError};

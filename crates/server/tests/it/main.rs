@@ -15,6 +15,7 @@ mod limits;
 mod outbox;
 mod registry;
 mod reserved;
+mod resting;
 mod secrets;
 mod sessions;
 mod spec;

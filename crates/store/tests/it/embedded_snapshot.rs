@@ -81,7 +81,10 @@ async fn a_snapshot_and_the_events_after_it_are_the_whole_truth(store: Embedded)
     let stop = Arc::new(AtomicBool::new(false));
     let churning = churn(&store, &stop);
     for _ in 0..5 {
-        let mut watch = store.watch(Watching::everything().after(NEVER)).await.unwrap();
+        let mut watch = store
+            .watch(Watching::everything().after(NEVER))
+            .await
+            .unwrap();
         let snapshot = snapshot(&mut watch).await;
         let mut held: BTreeMap<Key, LeaseId> = snapshot
             .leases
@@ -156,7 +159,10 @@ async fn renewals_show_in_a_snapshot() {
         leases: Renewals::All,
     };
     store.renew(renew).await.unwrap();
-    let mut watch = store.watch(Watching::everything().after(NEVER)).await.unwrap();
+    let mut watch = store
+        .watch(Watching::everything().after(NEVER))
+        .await
+        .unwrap();
     let snapshot = snapshot(&mut watch).await;
     assert_eq!(snapshot.leases[0].expires_at, lease.expires_at.plus(5_000));
 }
@@ -176,7 +182,10 @@ async fn renewals_go_on_between_the_pages_of_snapshots() {
         .map(|_| {
             let store = store.clone();
             tokio::spawn(async move {
-                let mut watch = store.watch(Watching::everything().after(NEVER)).await.unwrap();
+                let mut watch = store
+                    .watch(Watching::everything().after(NEVER))
+                    .await
+                    .unwrap();
                 assert_eq!(snapshot(&mut watch).await.leases.len(), 20_001);
             })
         })

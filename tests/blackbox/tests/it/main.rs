@@ -1,10 +1,13 @@
 //! Real processes and real services, from outside.
 
+mod camera;
 mod cli;
 mod cli_support;
 mod control_plane;
+mod demo;
 mod migrate_command;
 mod openapi;
+mod operator;
 mod outbox;
 mod poll;
 mod replicas;

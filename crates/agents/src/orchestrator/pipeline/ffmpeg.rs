@@ -1,20 +1,10 @@
 //! ffmpeg to HLS.
 
-use std::path::PathBuf;
-
 use super::{Job, playlist};
 use crate::supervise::Command;
 
 /// How streams may come in, directly or by way of a playlist.
 const PROTOCOLS: &str = "http,https,tcp,tls,crypto,data,rtsp,rtsps,rtp,srtp,udp";
-
-/// Where ffmpeg is, if it is installed.
-pub(super) fn find() -> Option<PathBuf> {
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path)
-        .map(|folder| folder.join("ffmpeg"))
-        .find(|file| file.is_file())
-}
 
 /// Short segments, so that a session is playable soon; old ones are deleted as it goes.
 pub(super) fn command(ffmpeg: &std::path::Path, job: &Job, height: u16) -> Command {

@@ -87,7 +87,7 @@ impl Pipeline {
         tokio::fs::create_dir_all(&job.dir).await.map_err(io)?;
         let command = match &job.profile {
             Profile::Ffmpeg { height } => {
-                ffmpeg::find().map(|ffmpeg| ffmpeg::command(&ffmpeg, &job, *height))
+                crate::ffmpeg::find().map(|ffmpeg| ffmpeg::command(&ffmpeg, &job, *height))
             }
             Profile::Command { command } => Some(from_template(command, &job)?),
             Profile::Virtual => None,
@@ -106,7 +106,7 @@ impl Pipeline {
         };
         Ok(Self {
             seen: (None, clock.boot()),
-            login: job.source.as_deref().and_then(login_of),
+            login: job.source.as_deref().and_then(crate::ffmpeg::login_of),
             clock,
             dir: job.dir,
             session: job.session,
@@ -240,14 +240,6 @@ pub fn source_url(template: &str, service_ref: &str) -> Result<String, Invalid> 
     Ok(url)
 }
 
-/// The user and password in a URL.
-fn login_of(url: &str) -> Option<String> {
-    let (_, rest) = url.split_once("://")?;
-    let place = rest.split(['/', '?', '#']).next()?;
-    let (login, _) = place.rsplit_once('@')?;
-    (!login.is_empty()).then(|| login.to_owned())
-}
-
 /// Escapes what means something in a URL. Colons stay as they are: references of receivers are full of
 /// them.
 fn in_one_place(text: &str) -> String {
@@ -309,13 +301,6 @@ mod tests {
         ] {
             assert_eq!(source_url(template, odd).unwrap(), url);
         }
-    }
-
-    #[test]
-    fn the_login_of_a_source_is_found_and_nothing_else() {
-        assert_eq!(login_of("http://ann:pw@host/x").as_deref(), Some("ann:pw"));
-        assert_eq!(login_of("http://host/x@y"), None);
-        assert_eq!(login_of("udp://@239.0.0.1:1234"), None);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The cameras of a site.
 
 use ::lease::{
-    RecordQuery,
+    RecordQuery, UnixMillis,
     registry::{CAMERA, Camera},
 };
 use axum::{
@@ -25,6 +25,7 @@ use crate::{
     registry::{
         cameras, enter, items, runners,
         store::{self, Condition, Found},
+        trouble::{self, Trouble},
     },
 };
 
@@ -37,9 +38,17 @@ pub(super) fn router() -> OpenApiRouter<App> {
 }
 
 /// What this caller may see of a camera: the credentials in its address only with their own scope.
-pub(super) fn view(caller: &Caller, found: Found<Camera>) -> leasehold_api::Camera {
+pub(super) fn view(
+    caller: &Caller,
+    found: Found<Camera>,
+    trouble: Option<&Trouble>,
+    now: UnixMillis,
+) -> leasehold_api::Camera {
     let config_version = found.value.config_version();
     let zone_version = found.value.zone_version();
+    let parked = trouble
+        .filter(|it| found.value.enabled && it.parks(&config_version, now))
+        .and_then(Trouble::shown);
     let camera = if caller.may(Area::Credentials, Level::Read) {
         found.value
     } else {
@@ -51,12 +60,26 @@ pub(super) fn view(caller: &Caller, found: Found<Camera>) -> leasehold_api::Came
         zone_version,
         created_at: Some(found.created_at.into()),
         updated_at: Some(found.updated_at.into()),
+        parked,
     }
 }
 
-fn answer(caller: &Caller, status: StatusCode, found: Found<Camera>) -> Response {
+async fn answer(
+    app: &App,
+    caller: &Caller,
+    status: StatusCode,
+    found: Found<Camera>,
+) -> Result<Response, Reject> {
     let etag = [(header::ETAG, found.etag())];
-    (status, etag, Json(view(caller, found))).into_response()
+    let trouble = trouble::of(app.authority(), &found.value).await?;
+    let trouble = trouble.map(|found| found.value);
+    let shown = view(
+        caller,
+        found,
+        trouble.as_ref(),
+        app.authority().now().await?,
+    );
+    Ok((status, etag, Json(shown)).into_response())
 }
 
 /// The cameras of a site, in the order of their names.
@@ -71,8 +94,14 @@ async fn list(
 ) -> Result<Json<CameraList>, Reject> {
     let place = enter(&caller, &tenant_id, &site_id)?;
     let (found, next_cursor) = pages.of_site(&app, &place).await?;
+    let troubles = trouble::under(app.authority(), place.prefix()).await?;
+    let now = app.authority().now().await?;
+    let shown = |it: Found<Camera>| {
+        let trouble = troubles.get(&it.value.camera_uuid);
+        view(&caller, it, trouble, now)
+    };
     Ok(Json(CameraList {
-        cameras: found.into_iter().map(|it| view(&caller, it)).collect(),
+        cameras: found.into_iter().map(shown).collect(),
         next_cursor,
     }))
 }
@@ -89,7 +118,7 @@ async fn create(
 ) -> Result<Response, Reject> {
     let place = enter(&caller, &tenant_id, &site_id)?;
     let found = items::create(&app, &place, document).await?;
-    Ok(answer(&caller, StatusCode::CREATED, found))
+    answer(&app, &caller, StatusCode::CREATED, found).await
 }
 
 /// One camera of a site.
@@ -103,7 +132,7 @@ async fn show(
 ) -> Result<Response, Reject> {
     let place = enter(&caller, &tenant_id, &site_id)?;
     let found = items::load(app.authority(), &place, &uuid).await?;
-    Ok(answer(&caller, StatusCode::OK, found))
+    answer(&app, &caller, StatusCode::OK, found).await
 }
 
 /// Change the fields that are named. With `If-Match` only the version that was read.
@@ -124,7 +153,7 @@ async fn update(
     let condition = Condition::from_headers(&headers)?;
     let sees_secrets = caller.may(Area::Credentials, Level::Read);
     let found = items::update(&app, &place, &uuid, condition, document, sees_secrets).await?;
-    Ok(answer(&caller, StatusCode::OK, found))
+    answer(&app, &caller, StatusCode::OK, found).await
 }
 
 /// Remove a camera. Whoever holds it loses it.
@@ -142,6 +171,7 @@ async fn remove(
     let place = enter(&caller, &tenant_id, &site_id)?;
     let condition = Condition::from_headers(&headers)?;
     items::delete::<Camera>(&app, &place, &uuid, condition).await?;
+    trouble::forget(&app, &place, &uuid).await?;
     Ok(Json(Success { success: true }))
 }
 
@@ -155,7 +185,7 @@ async fn by_name(
     Path(uuid): Path<String>,
 ) -> Result<Response, Reject> {
     let found = cameras::find(&app, &caller, &uuid).await?;
-    Ok(answer(&caller, StatusCode::OK, found))
+    answer(&app, &caller, StatusCode::OK, found).await
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -172,7 +202,7 @@ struct Wanted {
     cursor: Option<String>,
 }
 
-/// Cameras that nobody holds.
+/// Cameras that nobody holds and somebody could: switched on, and not parked.
 #[utoipa::path(get, path = paths::CAMERAS_AVAILABLE, tag = "cameras", security(("bearer" = ["runners:read"])),
     params(Wanted), responses((status = 200, body = AvailableCameras)))]
 async fn available(
@@ -189,6 +219,16 @@ async fn available(
             .into_iter()
             .map(|lease| lease.key.id().to_owned())
             .collect();
+    let troubles = trouble::under(app.authority(), prefix.clone()).await?;
+    let now = app.authority().now().await?;
+    let is_open = |camera: &Camera| {
+        let parked = || {
+            troubles
+                .get(&camera.camera_uuid)
+                .is_some_and(|it| it.parks(&camera.config_version(), now))
+        };
+        camera.enabled && !held.contains(&camera.camera_uuid) && !parked()
+    };
     let mut query = RecordQuery {
         kind: CAMERA.to_owned(),
         prefix,
@@ -200,7 +240,7 @@ async fn available(
         let (found, more) = store::page::<Camera>(app.authority(), query.clone()).await?;
         for it in found {
             query.after = Some(it.key.id().to_owned());
-            if !held.contains(&it.value.camera_uuid) {
+            if is_open(&it.value) {
                 cameras.push(it.value.camera_uuid);
             }
             if cameras.len() == limit {

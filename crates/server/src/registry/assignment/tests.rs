@@ -47,6 +47,8 @@ fn site(cameras: usize, runners: Vec<Member>) -> Site {
             .collect(),
         runners,
         holders: HashMap::new(),
+        troubles: HashMap::new(),
+        now: UnixMillis::new(0),
     }
 }
 
@@ -144,4 +146,34 @@ fn group_and_capabilities_are_respected_and_explained() {
     assert_eq!(obstacles["b"], "capabilities");
     site.runners[1].runner.capabilities.push("gpu".into());
     assert_eq!(site.plan().moves[0].to.as_deref(), Some("b"));
+}
+
+#[test]
+fn a_camera_that_is_switched_off_is_given_up_and_counts_for_nobody() {
+    let mut site = site(10, vec![member("a", 5), member("b", 5)]);
+    follow(&mut site);
+    let off = site.cameras[3].value.camera_uuid.clone();
+    site.cameras[3].value.enabled = false;
+    let plan = site.plan();
+    assert_eq!((plan.kept, plan.resting), (9, 1));
+    let [step] = plan.moves.as_slice() else {
+        panic!("{plan:?}");
+    };
+    assert_eq!(
+        (step.camera_uuid.as_str(), step.to.as_deref()),
+        (off.as_str(), None)
+    );
+    assert_eq!(step.reason, "disabled");
+    site.holders.remove(&off);
+    assert!(site.plan().moves.is_empty(), "{:?}", site.plan());
+    assert_eq!(
+        site.explain(&site.cameras[3].value.clone()).reason,
+        "disabled"
+    );
+    // Its place is free for another.
+    site.cameras.push(camera("one-more"));
+    follow(&mut site);
+    assert!(site.holders.contains_key("one-more"));
+    site.cameras[3].value.enabled = true;
+    assert_eq!(site.plan().moves[0].to, None, "everybody is full now");
 }

@@ -1,0 +1,135 @@
+//! The worker's figures, for Prometheus.
+
+use prometheus_client::{
+    encoding::{EncodeLabelSet, text::encode},
+    metrics::{counter::Counter, family::Family, gauge::Gauge},
+    registry::Registry,
+};
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct OfCamera {
+    camera: String,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct Published {
+    exchange: &'static str,
+    outcome: &'static str,
+}
+
+/// The figures of one worker.
+pub(super) struct Metrics {
+    registry: Registry,
+    frames: Family<OfCamera, Counter>,
+    skipped: Family<OfCamera, Counter>,
+    motion: Family<OfCamera, Counter>,
+    restarts: Family<OfCamera, Counter>,
+    up: Family<OfCamera, Gauge>,
+    last_frame: Family<OfCamera, Gauge>,
+    published: Family<Published, Counter>,
+    cameras: Gauge,
+}
+
+impl Metrics {
+    pub fn new() -> Self {
+        let mut metrics = Self {
+            registry: Registry::with_prefix("leasehold_worker"),
+            frames: Family::default(),
+            skipped: Family::default(),
+            motion: Family::default(),
+            restarts: Family::default(),
+            up: Family::default(),
+            last_frame: Family::default(),
+            published: Family::default(),
+            cameras: Gauge::default(),
+        };
+        let registry = &mut metrics.registry;
+        registry.register("frames", "Pictures looked at", metrics.frames.clone());
+        registry.register(
+            "frames_skipped",
+            "Pictures that came faster than they could be looked at",
+            metrics.skipped.clone(),
+        );
+        registry.register(
+            "motion",
+            "Pictures in which something moved",
+            metrics.motion.clone(),
+        );
+        registry.register(
+            "reconnects",
+            "Streams that ended and were begun again",
+            metrics.restarts.clone(),
+        );
+        registry.register("camera_up", "Whether pictures come", metrics.up.clone());
+        registry.register(
+            "last_frame_timestamp_seconds",
+            "When the last picture came",
+            metrics.last_frame.clone(),
+        );
+        registry.register(
+            "messages",
+            "Messages by exchange and outcome",
+            metrics.published.clone(),
+        );
+        registry.register("cameras", "Cameras of this worker", metrics.cameras.clone());
+        metrics
+    }
+
+    pub fn frame(&self, camera: &str, unix_ms: u64) {
+        let labels = of(camera);
+        self.frames.get_or_create(&labels).inc();
+        let seconds = i64::try_from(unix_ms / 1_000).unwrap_or(i64::MAX);
+        self.last_frame.get_or_create(&labels).set(seconds);
+    }
+
+    pub fn skipped(&self, camera: &str) {
+        self.skipped.get_or_create(&of(camera)).inc();
+    }
+
+    pub fn motion(&self, camera: &str) {
+        self.motion.get_or_create(&of(camera)).inc();
+    }
+
+    pub fn reconnect(&self, camera: &str) {
+        self.restarts.get_or_create(&of(camera)).inc();
+    }
+
+    pub fn up(&self, camera: &str, up: bool) {
+        self.up.get_or_create(&of(camera)).set(i64::from(up));
+    }
+
+    pub fn published(&self, exchange: &'static str, outcome: &'static str) {
+        self.published
+            .get_or_create(&Published { exchange, outcome })
+            .inc();
+    }
+
+    pub fn cameras(&self, count: usize) {
+        self.cameras.set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    /// A camera is another worker's now: its figures would only grow old.
+    pub fn forget(&self, camera: &str) {
+        let labels = of(camera);
+        self.frames.remove(&labels);
+        self.skipped.remove(&labels);
+        self.motion.remove(&labels);
+        self.restarts.remove(&labels);
+        self.up.remove(&labels);
+        self.last_frame.remove(&labels);
+    }
+
+    /// The figures as Prometheus reads them.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        // Writing into a text cannot fail.
+        let _ = encode(&mut text, &self.registry);
+        text
+    }
+}
+
+fn of(camera: &str) -> OfCamera {
+    OfCamera {
+        camera: camera.to_owned(),
+    }
+}

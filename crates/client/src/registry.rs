@@ -1,0 +1,148 @@
+//! Runners and cameras, as their operator sees them.
+
+use http::Method;
+use leasehold_api::{
+    Camera, CameraList, Document, Runner, RunnerList, RunnerRemoved, Success, paths,
+};
+
+use crate::{Client, Error, leases::query};
+
+/// Which runners a list shows.
+#[derive(Clone, Debug, Default)]
+pub struct RunnerFilter {
+    /// Only this tenant.
+    pub tenant_id: Option<String>,
+    /// Only this site of the tenant.
+    pub site_id: Option<String>,
+}
+
+/// What an operator orders a runner to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RunnerOrder {
+    /// Keep what it has and take nothing new.
+    Cordon,
+    /// Take work again.
+    Uncordon,
+    /// Give everything up.
+    Drain,
+}
+
+/// The largest page that a server gives.
+const PAGE: &str = "1000";
+/// A bound on a server whose pages never end.
+const MAX_PAGES: usize = 1_000;
+
+impl Client {
+    /// All runners.
+    pub async fn runners(&self, filter: &RunnerFilter) -> Result<Vec<Runner>, Error> {
+        let mut found = Vec::new();
+        let mut cursor = None;
+        for _ in 0..MAX_PAGES {
+            let path = query(
+                paths::RUNNERS,
+                &[
+                    ("tenant_id", filter.tenant_id.clone()),
+                    ("site_id", filter.site_id.clone()),
+                    ("limit", Some(PAGE.to_owned())),
+                    ("cursor", cursor.take()),
+                ],
+            );
+            let page: RunnerList = self.call(self.get(path)).await?;
+            found.extend(page.runners);
+            cursor = page.next_cursor;
+            if cursor.is_none() {
+                break;
+            }
+        }
+        Ok(found)
+    }
+
+    /// One runner.
+    pub async fn runner(&self, runner_id: &str) -> Result<Runner, Error> {
+        self.call(self.get(paths::fill(paths::RUNNER, &[runner_id])))
+            .await
+    }
+
+    /// Orders a runner to do something. Needs the admin scope.
+    pub async fn order_runner(&self, runner_id: &str, order: RunnerOrder) -> Result<Runner, Error> {
+        let path = match order {
+            RunnerOrder::Cordon => paths::RUNNER_CORDON,
+            RunnerOrder::Uncordon => paths::RUNNER_UNCORDON,
+            RunnerOrder::Drain => paths::RUNNER_DRAIN,
+        };
+        let mut call = self.get(paths::fill(path, &[runner_id]));
+        call.method = Method::POST;
+        self.call(call).await
+    }
+
+    /// Takes a runner off the list; what it has is free immediately.
+    pub async fn remove_runner(&self, runner_id: &str) -> Result<RunnerRemoved, Error> {
+        let mut call = self.get(paths::fill(paths::RUNNER, &[runner_id]));
+        call.method = Method::DELETE;
+        self.call(call).await
+    }
+
+    /// All cameras of a site.
+    pub async fn site_cameras(&self, tenant: &str, site: &str) -> Result<Vec<Camera>, Error> {
+        let mut found = Vec::new();
+        let mut cursor = None;
+        for _ in 0..MAX_PAGES {
+            let path = query(
+                &paths::fill(paths::SITE_CAMERAS, &[tenant, site]),
+                &[("limit", Some(PAGE.to_owned())), ("cursor", cursor.take())],
+            );
+            let page: CameraList = self.call(self.get(path)).await?;
+            found.extend(page.cameras);
+            cursor = page.next_cursor;
+            if cursor.is_none() {
+                break;
+            }
+        }
+        Ok(found)
+    }
+
+    /// One camera.
+    pub async fn camera(&self, camera_uuid: &str) -> Result<Camera, Error> {
+        self.call(self.get(paths::fill(paths::CAMERA, &[camera_uuid])))
+            .await
+    }
+
+    /// Adds a camera to a site.
+    pub async fn create_camera(
+        &self,
+        tenant: &str,
+        site: &str,
+        document: &Document,
+    ) -> Result<Camera, Error> {
+        let path = paths::fill(paths::SITE_CAMERAS, &[tenant, site]);
+        self.call(self.with_body(Method::POST, path, document)?)
+            .await
+    }
+
+    /// Changes the fields of a camera that the document names.
+    pub async fn update_camera(
+        &self,
+        tenant: &str,
+        site: &str,
+        camera_uuid: &str,
+        document: &Document,
+    ) -> Result<Camera, Error> {
+        let path = paths::fill(paths::SITE_CAMERA, &[tenant, site, camera_uuid]);
+        let mut call = self.with_body(Method::PUT, path, document)?;
+        call.repeatable = true;
+        self.call(call).await
+    }
+
+    /// Removes a camera; whoever holds it loses it.
+    pub async fn remove_camera(
+        &self,
+        tenant: &str,
+        site: &str,
+        camera_uuid: &str,
+    ) -> Result<Success, Error> {
+        let path = paths::fill(paths::SITE_CAMERA, &[tenant, site, camera_uuid]);
+        let mut call = self.get(path);
+        call.method = Method::DELETE;
+        self.call(call).await
+    }
+}
