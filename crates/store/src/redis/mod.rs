@@ -23,6 +23,7 @@ mod link;
 mod list;
 mod options;
 mod resolve;
+mod scan;
 mod scripts;
 mod seals;
 mod waits;
@@ -44,6 +45,7 @@ use batch::Batches;
 use feed::Feed;
 use keys::Keys;
 use link::{Call, Link, Repeat};
+use scan::Scans;
 use scripts::{Script, Scripts};
 use waits::Waits;
 
@@ -65,6 +67,7 @@ struct Inner {
     waits: Waits,
     batches: Batches,
     feed: OnceCell<Feed>,
+    scans: Scans,
     capabilities: Capabilities,
     runtime: Handle,
     stop: CancellationToken,
@@ -88,6 +91,7 @@ impl Redis {
             waits: Waits::default(),
             batches: Batches::default(),
             feed: OnceCell::new(),
+            scans: Scans::default(),
             capabilities,
             runtime: Handle::current(),
             stop: stop.clone(),
