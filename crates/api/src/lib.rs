@@ -25,6 +25,7 @@ mod runners;
 mod seconds;
 pub mod sessions;
 pub mod stream;
+mod targets;
 mod time;
 mod zones;
 
@@ -57,5 +58,6 @@ pub use runners::{
     RunnerHeartbeatAnswer, RunnerHeartbeatRequest, RunnerList, RunnerRemoved,
 };
 pub use seconds::Seconds;
+pub use targets::{TargetDocument, TargetList};
 pub use time::Time;
 pub use zones::{Zone, ZoneList};

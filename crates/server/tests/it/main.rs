@@ -15,4 +15,5 @@ mod registry;
 mod sessions;
 mod spec;
 mod streams;
+mod targets;
 mod tenants;
