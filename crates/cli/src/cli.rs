@@ -9,7 +9,8 @@ use crate::{
     config::Config,
     doctor,
     exit::{Exit, Failure, Outcome},
-    explain, lease, logging, man, migrate, nodes, plan, poll, run, serve, settings, token, worker,
+    explain, lease, logging, man, migrate, nodes, plan, poll, run, serve, settings, target, token,
+    worker,
 };
 
 const ABOUT: &str = "\
@@ -101,6 +102,9 @@ enum Verb {
     Worker(worker::Arguments),
     Poll(poll::Arguments),
     Nodes(nodes::Arguments),
+    /// Add, pause, resume, remove and list polling targets
+    #[command(subcommand)]
+    Target(target::Verb),
     Plan(plan::Arguments),
     Explain(explain::Arguments),
     /// Acquire, keep, look at and end leases
@@ -158,6 +162,7 @@ impl Cli {
                 Verb::Worker(arguments) => worker::run(arguments, &self.shared, config).await,
                 Verb::Poll(arguments) => poll::run(arguments, config).await,
                 Verb::Nodes(arguments) => nodes::run(arguments, config).await,
+                Verb::Target(verb) => target::run(verb, config).await,
                 Verb::Plan(arguments) => plan::run(arguments, config).await,
                 Verb::Explain(arguments) => explain::run(arguments, config).await,
                 Verb::Lease(verb) => lease::run(verb, config).await,

@@ -21,6 +21,7 @@ mod run;
 mod serve;
 mod sessions;
 mod settings;
+mod target;
 mod token;
 mod worker;
 
