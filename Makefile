@@ -69,3 +69,4 @@ bench: ## measure
 	cargo run --release -p leasehold-bench --bin rendezvous
 	cargo run --release -p leasehold-bench --bin control
 	cargo run --release -p leasehold-bench --bin sessions
+	cargo run --release -p leasehold-bench --bin polling
