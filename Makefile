@@ -81,3 +81,4 @@ bench: ## measure
 	cargo run --release -p leasehold-bench --bin sessions
 	cargo run --release -p leasehold-bench --bin floods
 	cargo run --release -p leasehold-bench --bin fanout
+	cargo run --release -p leasehold-bench --bin polling

@@ -26,6 +26,7 @@ mod runners;
 mod seconds;
 pub mod sessions;
 pub mod stream;
+mod targets;
 mod time;
 pub mod worker;
 mod zones;
@@ -62,5 +63,6 @@ pub use runners::{
     Runner, RunnerHeartbeatAnswer, RunnerHeartbeatRequest, RunnerList, RunnerRemoved,
 };
 pub use seconds::Seconds;
+pub use targets::{TargetDocument, TargetList};
 pub use time::Time;
 pub use zones::{Zone, ZoneList};

@@ -31,8 +31,8 @@ pub struct Node {
     pub weight: u32,
     /// The most targets it takes.
     pub capacity: Option<u32>,
-    /// Since when it is present.
-    pub since: Time,
+    /// Since when it is present; none for a foreign program, which does not say.
+    pub since: Option<Time>,
     /// When its presence was last renewed.
     pub renewed_at: Option<Time>,
     /// What it owns.
@@ -52,7 +52,7 @@ pub struct NodeTarget {
     pub state: NodeTargetState,
     /// The fencing token of its lease; none for a foreign program's.
     pub token: Option<u64>,
-    /// Since when it is owned.
+    /// Since when it is owned; none for a foreign program's, which does not say.
     pub acquired_at: Option<Time>,
     /// The last renewal.
     pub renewed_at: Option<Time>,
@@ -104,7 +104,7 @@ impl From<MemberView> for Node {
             name: view.member.name,
             weight: view.member.weight,
             capacity: view.member.capacity,
-            since: view.since.into(),
+            since: view.since.map(Time::from),
             renewed_at: view.renewed_at.map(Time::from),
             targets: view.targets.into_iter().map(NodeTarget::from).collect(),
         }

@@ -43,6 +43,10 @@ pub const HOLDER: &str = "/api/v1/holders/{name}";
 pub const HOLDER_STREAM: &str = "/api/v1/holders/{name}/stream";
 /// `GET`: who polls what.
 pub const NODES: &str = "/api/v1/nodes";
+/// `GET`, `POST`: what is polled.
+pub const TARGETS: &str = "/api/v1/targets";
+/// `GET`, `PUT`, `DELETE`: one polling target.
+pub const TARGET: &str = "/api/v1/targets/{target_id}";
 /// `POST`: a runner says that it is there.
 pub const RUNNER_REGISTER: &str = "/api/v1/runners/register";
 /// `GET`: list runners.

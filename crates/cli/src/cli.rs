@@ -9,8 +9,8 @@ use crate::{
     config::Config,
     doctor,
     exit::{Exit, Failure, Outcome},
-    explain, lease, logging, man, migrate, nodes, plan, poll, run, runner, serve, settings, token,
-    worker,
+    explain, lease, logging, man, migrate, nodes, plan, poll, run, runner, serve, settings, target,
+    token, worker,
 };
 
 const ABOUT: &str = "\
@@ -103,6 +103,9 @@ enum Verb {
     CameraWorker(camera_worker::Arguments),
     Poll(poll::Arguments),
     Nodes(nodes::Arguments),
+    /// Add, pause, resume, remove and list polling targets
+    #[command(subcommand)]
+    Target(target::Verb),
     Plan(plan::Arguments),
     Explain(explain::Arguments),
     /// List, order and remove the hosts that work on cameras
@@ -170,6 +173,7 @@ impl Cli {
                 Verb::Worker(arguments) => worker::run(arguments, &self.shared, config).await,
                 Verb::Poll(arguments) => poll::run(arguments, config).await,
                 Verb::Nodes(arguments) => nodes::run(arguments, config).await,
+                Verb::Target(verb) => target::run(verb, config).await,
                 Verb::Plan(arguments) => plan::run(arguments, config).await,
                 Verb::Explain(arguments) => explain::run(arguments, config).await,
                 Verb::Runner(verb) => runner::run(verb, config).await,

@@ -26,6 +26,7 @@ mod runner;
 mod serve;
 mod sessions;
 mod settings;
+mod target;
 mod token;
 mod worker;
 

@@ -74,7 +74,10 @@ impl View {
             Self::Server(client) => Ok(client.nodes().await.map_err(lease::Error::from)?),
             Self::Store {
                 authority, targets, ..
-            } => Ok(poller::fleet(&**authority, targets).await?.into()),
+            } => match poller::fleet(&**authority, targets).await {
+                Ok(fleet) => Ok(fleet.into()),
+                Err(error) => Err(poll::failed(error)),
+            },
         }
     }
 

@@ -1,11 +1,11 @@
 //! `leasehold poll`.
 
-use std::{process::ExitCode, sync::Arc};
+use std::{process::ExitCode, sync::Arc, time::Duration};
 
 use lease::Authority;
-use leasehold_agents::poller::program;
+use leasehold_agents::poller::{self, program};
 use leasehold_clock::System;
-use leasehold_store::Store;
+use leasehold_store::{OpenError, Store};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
@@ -13,6 +13,10 @@ use crate::{
     connect,
     exit::{Exit, Failure, Outcome},
 };
+
+/// The pauses between attempts to reach the store grow from the first to the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// Poll targets, together with every other instance that does
 ///
@@ -39,13 +43,17 @@ pub struct Arguments {
     store: Option<String>,
 }
 
-/// Polls until it is told to stop, and stops in good order.
+/// Polls until it is asked to stop, and stops gracefully.
 pub async fn run(arguments: Arguments, config: Config) -> Outcome {
     let mut settings = config.poll.clone();
     settings.store = arguments.store.or(settings.store);
     settings.check().map_err(wrong)?;
-    let (authority, store) = authority(settings.store.as_deref(), &config).await?;
-    let stop = stop_signal()?;
+    let mut stop = Box::pin(stop_signal()?);
+    let opened = tokio::select! {
+        opened = wait_for_authority(settings.store.as_deref(), &config) => opened?,
+        () = &mut stop => return Ok(ExitCode::SUCCESS),
+    };
+    let (authority, store) = opened;
     let polled = program::run(settings, authority, Arc::new(System), stop).await;
     let closed = match store {
         Some(store) => store.close().await,
@@ -53,10 +61,39 @@ pub async fn run(arguments: Arguments, config: Config) -> Outcome {
     };
     polled.map_err(|error| match error {
         program::Error::Config(message) => wrong(message),
-        program::Error::Coordinator(error) => Failure::new(Exit::Failed, error),
+        program::Error::Coordinator(error) => failed(error),
     })?;
     closed?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What a coordinator's error means for the binary.
+pub fn failed(error: poller::Error) -> Failure {
+    match error {
+        poller::Error::Store(error) => error.into(),
+        poller::Error::Invalid(invalid) => wrong(invalid),
+        poller::Error::Targets(_) => Failure::new(Exit::Config, error),
+        poller::Error::Stopped => Failure::new(Exit::Failed, error),
+    }
+}
+
+/// The same as [`authority`], once it can be reached: a fleet that starts together with its store must
+/// not fail because it was faster.
+async fn wait_for_authority(
+    store: Option<&str>,
+    config: &Config,
+) -> Result<(Arc<dyn Authority>, Option<Store>), Failure> {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        match authority(store, config).await {
+            Err(failure) if failure.exit == Exit::Unreachable => {
+                tracing::warn!(reason = %failure, "the store cannot be reached yet; trying again");
+            }
+            opened => return opened,
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
 }
 
 /// The store that a URL names, or the configured server.
@@ -70,7 +107,15 @@ pub async fn authority(
     let url = url.parse().map_err(wrong)?;
     let store = leasehold_store::open(&url, leasehold_store::Options::default(), Arc::new(System))
         .await
-        .map_err(|error| Failure::new(Exit::Unreachable, error))?;
+        .map_err(|error| {
+            let exit = match &error {
+                OpenError::Url(_) => Exit::Config,
+                OpenError::Store(error) if error.is_retryable() => Exit::Unreachable,
+                OpenError::Store(lease::Error::Denied(_)) => Exit::Denied,
+                OpenError::Store(_) | OpenError::Embedded(_) | OpenError::Bolted(_) => Exit::Broken,
+            };
+            Failure::new(exit, error)
+        })?;
     Ok((store.authority(), Some(store)))
 }
 

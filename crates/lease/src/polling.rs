@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Invalid, Labels, Lease, Record, Token, UnixMillis,
+    Invalid, Key, Labels, Lease, Record, Token, UnixMillis,
     rendezvous::{self, Node},
 };
 
@@ -99,6 +99,36 @@ impl TargetState {
     }
 }
 
+/// The key of a target's record. Its id must also be one that a lease can have.
+pub fn target_key(id: &str) -> Result<Key, Invalid> {
+    Key::new(POLL, id)?;
+    Key::new(TARGET, id)
+}
+
+/// The text of a target's document with these fields, as it is kept; `id` is filled in.
+pub fn target_document(
+    id: &str,
+    mut fields: serde_json::Map<String, serde_json::Value>,
+) -> Result<String, Invalid> {
+    use serde_json::Value;
+    let other_id = |named: &Value| named.as_str() != Some(id);
+    if fields.get("id").is_some_and(other_id) {
+        return Err(Invalid::new("id", "the target's own id"));
+    }
+    let fits = |name: &str, fits: fn(&Value) -> bool| fields.get(name).is_none_or(fits);
+    if !fits("isPaused", Value::is_boolean) {
+        return Err(Invalid::new("isPaused", "true or false"));
+    }
+    if !fits("url", Value::is_string) {
+        return Err(Invalid::new("url", "a text"));
+    }
+    if !fits("intervalSeconds", Value::is_number) {
+        return Err(Invalid::new("intervalSeconds", "a number of seconds"));
+    }
+    fields.insert("id".to_owned(), id.into());
+    Ok(Value::Object(fields).to_string())
+}
+
 /// For every target that some instance should have: the place of that instance in `members`.
 pub fn split<'t>(
     members: &[Member],
@@ -159,8 +189,8 @@ pub struct MemberView {
     /// The instance.
     #[serde(flatten)]
     pub member: Member,
-    /// Since when it is present.
-    pub since: UnixMillis,
+    /// Since when it is present; a foreign program does not say.
+    pub since: Option<UnixMillis>,
     /// When its presence was last renewed.
     pub renewed_at: Option<UnixMillis>,
     /// What it owns.
@@ -203,13 +233,18 @@ impl FleetView {
         for id in owners.keys() {
             all.entry(id).or_insert(false);
         }
+        let places: BTreeMap<&str, usize> = members
+            .iter()
+            .enumerate()
+            .map(|(place, member)| (member.id.as_str(), place))
+            .collect();
         let mut view = Self {
             nodes: presence
                 .iter()
                 .zip(&members)
                 .map(|(lease, member)| MemberView {
                     member: member.clone(),
-                    since: lease.acquired_at,
+                    since: granted_at(lease),
                     renewed_at: lease.renewed_at,
                     targets: Vec::new(),
                 })
@@ -224,15 +259,12 @@ impl FleetView {
                 preferred: split.get(id).map(|&node| members[node].id.clone()),
                 state: state(now, lease, is_paused),
                 token: lease.map(|lease| lease.token),
-                acquired_at: lease.map(|lease| lease.acquired_at),
+                acquired_at: lease.and_then(granted_at),
                 renewed_at: lease.and_then(|lease| lease.renewed_at),
             };
-            let owner = view
-                .nodes
-                .iter_mut()
-                .find(|node| Some(&node.member.id) == target.owner.as_ref());
+            let owner = target.owner.as_deref().and_then(|owner| places.get(owner));
             match (owner, lease) {
-                (Some(node), _) => node.targets.push(target),
+                (Some(&place), _) => view.nodes[place].targets.push(target),
                 (None, Some(_)) => view.foreign.push(target),
                 (None, None) => view.unowned.push(target),
             }
@@ -241,8 +273,15 @@ impl FleetView {
     }
 }
 
+/// When a lease was granted. A foreign program's carries no such time.
+fn granted_at(lease: &Lease) -> Option<UnixMillis> {
+    (lease.token != Token::ZERO).then_some(lease.acquired_at)
+}
+
 fn state(now: UnixMillis, lease: Option<&Lease>, is_paused: bool) -> Ownership {
     match lease {
+        // What a foreign program does with its ttl is its own affair.
+        Some(lease) if lease.token == Token::ZERO => Ownership::Owned,
         // Renewed every third of the ttl: with less than half left, at least one is missing.
         Some(lease) if lease.expires_at.since(now) < lease.ttl.millis() / 2 => Ownership::Uncertain,
         Some(_) => Ownership::Owned,

@@ -1,18 +1,23 @@
 //! The coordinator: what a polling program talks to.
 
 use std::{
+    collections::BTreeSet,
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    future::Future,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
-use futures_util::{StreamExt, stream};
+use futures_util::{FutureExt as _, StreamExt, future::join_all, stream};
 use lease::{
-    Authority, Cause, Clock, Holder, Invalid, Key, Token, Ttl,
-    polling::{FleetView, Member, NODE, POLL},
+    Authority, BootMillis, Cause, Clock, Holder, Invalid, Key, Lease, Token, Ttl,
+    polling::{FleetView, Member, NODE, POLL, TARGET},
     rendezvous,
 };
 use leasehold_client::{
-    Presence,
+    Announced, Presence,
     keeper::{self, Guard, Keeper, Lost, State},
 };
 use tokio::sync::{Notify, watch};
@@ -24,13 +29,17 @@ use tokio_util::{
 use super::{
     InstanceId, LeaseInfo, LeaseState, Options, Target, Targets, Turn,
     discovery::{fleet, limited},
-    mirror::{End, Mirror},
+    mirror::Mirror,
+    plan::Holdings as _,
     reconciler,
     table::Table,
+    target,
 };
 
 /// How many leases are given back at once when stopping.
 const RELEASES_AT_ONCE: usize = 64;
+/// How long a question about one target may take.
+const TARGET_LIMIT_MS: u64 = 5_000;
 
 /// How long the first announcement is waited for at the start; it goes on afterwards.
 const ANNOUNCE_MS: u64 = 2_000;
@@ -47,9 +56,23 @@ pub enum Error {
     /// The store could not say.
     #[error(transparent)]
     Store(lease::Error),
+    /// The targets cannot be read, for instance because their file is missing.
+    #[error("the targets cannot be read: {0}")]
+    Targets(String),
     /// The coordinator was stopped.
     #[error("the coordinator was stopped")]
     Stopped,
+}
+
+impl Error {
+    /// The same as an error of a store.
+    pub(super) fn into_store(self) -> lease::Error {
+        match self {
+            Self::Invalid(invalid) => invalid.into(),
+            Self::Store(error) => error,
+            Self::Targets(_) | Self::Stopped => lease::Error::Unavailable(self.to_string()),
+        }
+    }
 }
 
 impl From<lease::Error> for Error {
@@ -83,10 +106,26 @@ pub(super) struct Shared {
     mirror: Mutex<Mirror>,
     /// Something happened that the next plan should know.
     pub wake: Notify,
-    /// Counts offers that were answered, for those who wait for one.
-    pub prepared: watch::Sender<u64>,
+    /// Targets on offer for which the successor is prepared.
+    pub prepared: watch::Sender<BTreeSet<String>>,
+    /// How many leases missed their renewal.
+    uncertain: AtomicUsize,
+    refusal: watch::Sender<Refused>,
+    /// One task at a time reads a whole file of targets again.
+    rereading: tokio::sync::Mutex<()>,
     pub end: CancellationToken,
     pub tasks: TaskTracker,
+}
+
+/// Whether the store refuses this instance.
+#[derive(Default)]
+struct Refused {
+    /// It could be read at least once.
+    looked: bool,
+    /// Since when it refuses.
+    since: Option<BootMillis>,
+    /// For good.
+    denied: Option<lease::Error>,
 }
 
 impl Coordinator {
@@ -118,9 +157,12 @@ impl Coordinator {
             presence_keeper,
             presence,
             table: Arc::new(Table::new(clock.clone())),
-            mirror: Mutex::default(),
+            mirror: Mutex::new(Mirror::new(id.as_str())),
             wake: Notify::new(),
-            prepared: watch::Sender::new(0),
+            prepared: watch::Sender::default(),
+            uncertain: AtomicUsize::new(0),
+            refusal: watch::Sender::default(),
+            rereading: tokio::sync::Mutex::default(),
             end: end.clone(),
             tasks: TaskTracker::new(),
             authority,
@@ -141,44 +183,46 @@ impl Coordinator {
         })
     }
 
-    /// Stops in good order: no poll starts any more and running ones come to their end, then every
-    /// lease is released, then presence is withdrawn, then the loops end. A second call does nothing.
+    /// Stops gracefully: no poll starts any more; each target is released as soon as its own poll has
+    /// ended; then presence is withdrawn, then the loops end. All of it takes at most
+    /// [`Options::stop_ms`], also while the store is away. A second call does nothing.
     ///
     /// An error means that something was left to its ttl.
     pub async fn stop(&self) -> Result<(), Error> {
         let shared = &self.shared;
-        if shared.table.is_stopping() {
+        if !shared.table.stop() {
             return Ok(());
         }
-        shared.table.stop();
-        let drained = async {
-            shared.table.idle(None).await;
-            Ok(())
+        let stop_ms = shared.options.stop_ms;
+        let deadline = shared.clock.boot().plus(stop_ms);
+        let break_off_at = shared.clock.boot().plus(stop_ms / 5 * 4);
+        let released = tokio::select! {
+            released = shared.release_all() => released,
+            error = async {
+                shared.clock.sleep_until(break_off_at).await;
+                shared.table.break_off();
+                shared.clock.sleep_until(break_off_at.plus(stop_ms / 10)).await;
+                lease::Error::Unknown("not everything could be released in time".into())
+            } => Err(error),
         };
-        let drained = limited(&*shared.clock, shared.options.drain_ms, drained).await;
-        let owned = shared.table.entries();
-        let released: Vec<Result<(), lease::Error>> = stream::iter(owned)
-            .map(|(target, ..)| async move { shared.give_back(&target, "stopping").await })
-            .buffer_unordered(RELEASES_AT_ONCE)
-            .collect()
-            .await;
-        let withdrawn = shared.presence.withdraw().await;
+        let withdrawn = match &released {
+            Ok(()) => shared.until(deadline, shared.presence.withdraw()).await,
+            // The keepers' last call below is for everything that is left.
+            Err(_) => Ok(()),
+        };
         shared.end.cancel();
         shared.tasks.close();
-        let loops = async {
-            shared.tasks.wait().await;
-            Ok(())
-        };
-        let ended = limited(&*shared.clock, shared.options.drain_ms, loops).await;
         // Whatever could not be released above is tried once more, in one call.
-        let left = shared.leases.clone().stop().await;
-        let gone = shared.presence_keeper.clone().stop().await;
+        let left = async {
+            let left = shared.leases.clone().stop().await;
+            left.and(shared.presence_keeper.clone().stop().await)
+        };
+        let left = shared.until(deadline, left).await;
+        let loops = shared.tasks.wait().map(Ok);
+        // What still runs ends with its own limits, and changes nothing any more.
+        let _ = shared.until(deadline, loops).await;
         tracing::info!(instance = %shared.id, event = "stopped", "stopped");
-        let first = released
-            .into_iter()
-            .chain([drained, withdrawn, ended, left, gone])
-            .find_map(Result::err);
-        first.map_or(Ok(()), |error| Err(error.into()))
+        released.and(withdrawn).and(left).map_err(Error::from)
     }
 
     /// Asks for a target now. True: acquired, or owned already. False: somebody else has it.
@@ -195,7 +239,7 @@ impl Coordinator {
         let shared = &self.shared;
         if shared.table.drain(target) {
             let idle = async {
-                shared.table.idle(Some(target)).await;
+                shared.table.idle(target).await;
                 Ok(())
             };
             // Past the limit the deadline of the poll's turn ends it; its result is fenced.
@@ -244,7 +288,7 @@ impl Coordinator {
     pub fn preferred_owner(&self, target: &str) -> Option<String> {
         let mut mirror = self.shared.mirror();
         if let Some(owner) = mirror.split().get(target) {
-            return Some(owner.clone());
+            return Some(owner.to_owned());
         }
         let members = mirror.members();
         let nodes: Vec<rendezvous::Node<'_>> = members
@@ -266,7 +310,17 @@ impl Coordinator {
     /// The whole fleet as the store sees it at this moment: who polls what, and what nobody polls.
     pub async fn fleet(&self) -> Result<FleetView, Error> {
         let shared = &self.shared;
-        Ok(fleet(&*shared.authority, &shared.targets).await?)
+        fleet(&*shared.authority, &shared.targets).await
+    }
+
+    /// Resolves when the store definitely refuses this instance: its credential is wrong, or may not do
+    /// this. Repeating does not help.
+    pub async fn denied(&self) -> lease::Error {
+        let mut refusal = self.shared.refusal.subscribe();
+        let found = refusal.wait_for(|refusal| refusal.denied.is_some()).await;
+        let denied = found.ok().and_then(|refusal| refusal.denied.clone());
+        // The sender lives in `shared`.
+        denied.unwrap_or_else(|| lease::Error::Denied("refused".into()))
     }
 
     /// This instance.
@@ -351,6 +405,9 @@ async fn wake_with_presence(shared: Arc<Shared>) {
                 return;
             },
         }
+        if let Announced::Refused(error) = &*announced.borrow_and_update() {
+            shared.note_look(Err(error));
+        }
         shared.wake.notify_one();
     }
 }
@@ -375,6 +432,9 @@ impl Shared {
         let key = Key::new(POLL, target)?;
         if self.table.is_owned(target) {
             return Ok(true);
+        }
+        if !by_hand && !self.is_still_wanted(target).await? {
+            return Ok(false);
         }
         let ttl = Ttl::from_millis(self.options.lease_ttl_ms)?;
         match self.leases.acquire_one(key, ttl).await {
@@ -405,6 +465,100 @@ impl Shared {
         }
     }
 
+    /// Whether a target is still to be polled. Whoever let it go may have done so because it was paused
+    /// or removed, so it is looked at again unless it was read since.
+    async fn is_still_wanted(&self, target: &str) -> Result<bool, Error> {
+        if self.mirror().is_outdated(target) {
+            match self.targets {
+                Targets::Store => {
+                    self.read_target(Key::new(TARGET, target)?).await?;
+                }
+                Targets::File(_) => self.reread(target).await?,
+                Targets::Fixed(_) | Targets::ByHand => {}
+            }
+        }
+        let mirror = self.mirror();
+        let known = mirror.target(target);
+        Ok(known.is_none_or(|known| !known.is_paused)
+            && (known.is_some() || matches!(self.targets, Targets::ByHand)))
+    }
+
+    /// Reads one target of the store.
+    pub async fn read_target(&self, key: Key) -> Result<(), lease::Error> {
+        let asked = self.clock.boot();
+        let call = self.authority.record(key.clone());
+        let record = limited(&*self.clock, TARGET_LIMIT_MS, call).await?;
+        let target = record.as_ref().and_then(target::sensible);
+        let now = self.clock.boot();
+        self.mirror().set_target(now, asked, key.id(), target);
+        Ok(())
+    }
+
+    /// Reads the file of targets again, unless another task did since the target came free.
+    async fn reread(&self, target: &str) -> Result<(), Error> {
+        let _alone = self.rereading.lock().await;
+        if !self.mirror().is_outdated(target) {
+            return Ok(());
+        }
+        let asked = self.clock.boot();
+        let targets = self.targets.read(&*self.authority).await?;
+        let now = self.clock.boot();
+        self.mirror().set_targets(now, asked, targets);
+        Ok(())
+    }
+
+    /// How a look at the store went. A definite refusal is final at the start, and later once it lasts
+    /// longer than a lease: until then a credential may be on its way.
+    pub fn note_look(&self, outcome: Result<(), &lease::Error>) {
+        let now = self.clock.boot();
+        self.refusal.send_if_modified(|refusal| {
+            match outcome {
+                Ok(()) => {
+                    refusal.looked = true;
+                    refusal.since = None;
+                }
+                Err(error @ lease::Error::Denied(_)) => {
+                    let since = *refusal.since.get_or_insert(now);
+                    let lasts = now.since(since) >= self.options.lease_ttl_ms;
+                    if !refusal.looked || lasts {
+                        refusal.denied = Some(error.clone());
+                    }
+                }
+                Err(_) => {}
+            }
+            refusal.denied.is_some()
+        });
+    }
+
+    /// The outcome of a call, or an error when it has none by then.
+    async fn until<T>(
+        &self,
+        deadline: BootMillis,
+        call: impl Future<Output = Result<T, lease::Error>>,
+    ) -> Result<T, lease::Error> {
+        let left_ms = deadline.since(self.clock.boot());
+        limited(&*self.clock, left_ms, call).await
+    }
+
+    /// Releases everything, each target as soon as its own poll has ended. Returns the first error.
+    async fn release_all(&self) -> Result<(), lease::Error> {
+        let (running, idle): (Vec<String>, Vec<String>) = self
+            .table
+            .all()
+            .into_iter()
+            .partition(|target| self.table.is_running(target));
+        let idle = stream::iter(idle)
+            .map(|target| async move { self.give_back(&target, "stopping").await })
+            .buffer_unordered(RELEASES_AT_ONCE)
+            .collect::<Vec<_>>();
+        let running = running.into_iter().map(|target| async move {
+            self.table.idle(&target).await;
+            self.give_back(&target, "stopping").await
+        });
+        let (idle, running) = futures_util::join!(idle, join_all(running));
+        idle.into_iter().chain(running).collect()
+    }
+
     fn log_failed(&self, target: &str, reason: &dyn fmt::Display) {
         tracing::warn!(instance = %self.id, target, event = "acquire_failed", %reason, "not acquired");
     }
@@ -430,6 +584,7 @@ impl Shared {
                 tracing::info!(instance = %self.id, target, event = "acquired", reason = "free", %token, "acquired");
             }
         }
+        self.mirror().touch(target);
         let follower = follow(self.clone(), target.to_owned(), token, states);
         self.tasks.spawn(follower);
         true
@@ -456,15 +611,19 @@ async fn follow(
     token: Token,
     mut states: watch::Receiver<State>,
 ) {
+    let mut missed = None;
     loop {
         let state = states.borrow_and_update().clone();
         match state {
             State::Owned => {
                 shared.note_uncertain(&target, token, None);
+                missed = None;
             }
             State::Uncertain | State::Grace => {
                 shared.note_uncertain(&target, token, Some(shared.clock.unix()));
-                tracing::warn!(instance = %shared.id, target, event = "renew_failed", reason = "no answer; valid until its deadline", %token, "renewal failed");
+                if missed.is_none() {
+                    missed = Some(Missed::count(&shared, &target, token));
+                }
             }
             State::Over(lost) => {
                 shared.over(&target, token, &lost);
@@ -477,6 +636,29 @@ async fn follow(
                 return;
             },
         }
+    }
+}
+
+/// A lease that missed its renewal, for as long as it has not succeeded. One renewal is for everything
+/// that an instance has, so the first one is a warning and the others are details.
+struct Missed(Arc<Shared>);
+
+impl Missed {
+    fn count(shared: &Arc<Shared>, target: &str, token: Token) -> Self {
+        let reason = "no answer; valid until its deadline";
+        if shared.uncertain.fetch_add(1, Ordering::Relaxed) == 0 {
+            let targets = shared.table.count();
+            tracing::warn!(instance = %shared.id, target, event = "renew_failed", reason, %token, targets, "renewal failed");
+        } else {
+            tracing::debug!(instance = %shared.id, target, event = "uncertain", reason, %token, "renewal failed");
+        }
+        Self(shared.clone())
+    }
+}
+
+impl Drop for Missed {
+    fn drop(&mut self) {
+        self.0.uncertain.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -523,15 +705,11 @@ impl Shared {
         self.wake.notify_one();
     }
 
-    /// A hand-over was committed: the successor has it.
-    pub fn moved_away(&self, target: &str, token: Token, to: &Holder) {
+    /// A hand-over was committed: the successor has it, under this lease.
+    pub fn moved_away(&self, target: &str, token: Token, to: &Holder, lease: Option<&Lease>) {
         let owned = self.table.remove(target, Some(token));
         let now = self.clock.boot();
-        {
-            let mut mirror = self.mirror();
-            mirror.finished(now, target, token);
-            mirror.forget_lease(now, target, End::HandedOver);
-        }
+        self.mirror().handed_over(now, target, token, lease);
         drop(owned);
         tracing::info!(instance = %self.id, target, event = "released", reason = format!("handed over to {}", to.name), %token, "handed over");
     }

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use lease::{
     Authority, Clock, Error, Key, Lease, LeaseQuery, Verdict,
     polling::{FleetView, NODE, POLL, TargetState},
@@ -10,13 +11,15 @@ use lease::{
 use super::{
     Targets,
     coordinator::Shared,
-    mirror::{End, Seen},
+    mirror::{End, Mirror, Seen},
 };
 
 /// How many leases one page of a list holds.
 const PAGE: usize = 1_000;
 /// How many tokens are checked in one call.
 const CHECKS: usize = 1_000;
+/// How many foreign programs' leases are looked at simultaneously.
+const LOOKS_AT_ONCE: usize = 32;
 
 /// All live leases of a kind.
 pub(super) async fn leases(authority: &dyn Authority, kind: &str) -> Result<Vec<Lease>, Error> {
@@ -40,7 +43,10 @@ pub(super) async fn leases(authority: &dyn Authority, kind: &str) -> Result<Vec<
 
 /// Who polls what right now, and which of these targets nobody polls. Other targets are known only by
 /// their leases.
-pub async fn fleet(authority: &dyn Authority, targets: &Targets) -> Result<FleetView, Error> {
+pub async fn fleet(
+    authority: &dyn Authority,
+    targets: &Targets,
+) -> Result<FleetView, super::Error> {
     let targets = targets.read(authority).await?;
     let presence = leases(authority, NODE).await?;
     let now = authority.now().await?;
@@ -70,23 +76,66 @@ pub(super) async fn limited<T>(
     }
 }
 
-/// Reads everything once. Either all of it is taken over or nothing.
-pub(super) async fn discover(shared: &Shared) -> Result<(), Error> {
+/// How much is read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Extent {
+    /// Targets and nodes, which foreign programs write too. Leases are known by their events.
+    Fleet,
+    /// Leases as well: something may have been missed.
+    Everything,
+}
+
+/// Reads the fleet once. Either all of it is taken over or nothing.
+pub(super) async fn discover(shared: &Shared, extent: Extent) -> Result<(), Error> {
     let authority = &*shared.authority;
-    let targets = shared.targets.read(authority).await?;
+    let asked = shared.clock.boot();
+    let targets = match shared.targets.read(authority).await {
+        Ok(targets) => Some(targets),
+        // Those that were read before are polled on.
+        Err(super::Error::Targets(error)) => {
+            tracing::warn!(instance = %shared.id, %error, "the targets cannot be read");
+            None
+        }
+        Err(error) => return Err(error.into_store()),
+    };
     let nodes = leases(authority, NODE).await?;
     let sent = shared.clock.boot();
+    let take_over = |mirror: &mut Mirror| {
+        if let Some(targets) = targets {
+            mirror.set_targets(sent, asked, targets);
+        }
+        mirror.set_nodes(sent, &nodes);
+    };
+    if extent == Extent::Fleet {
+        take_over(&mut shared.mirror());
+        return Ok(());
+    }
     let now = authority.now().await?;
     let polls = leases(authority, POLL).await?;
     let gone = {
         let mut mirror = shared.mirror();
-        mirror.set_targets(sent, targets);
-        mirror.set_nodes(sent, &nodes);
+        take_over(&mut mirror);
         mirror.set_leases(sent, now, &polls)
     };
     for batch in gone.chunks(CHECKS) {
         explain(shared, batch).await?;
     }
+    Ok(())
+}
+
+/// Looks again at leases of foreign programs, which do not announce when they let go.
+pub(super) async fn look_at_foreign(shared: &Shared, targets: Vec<String>) -> Result<(), Error> {
+    let looks = stream::iter(targets).map(|target| async move {
+        let key = Key::new(POLL, &target)?;
+        let found = shared.authority.lease(key).await?;
+        let now = shared.clock.boot();
+        shared.mirror().looked(now, &target, found.as_ref());
+        Ok::<(), Error>(())
+    });
+    looks
+        .buffer_unordered(LOOKS_AT_ONCE)
+        .try_collect::<Vec<()>>()
+        .await?;
     Ok(())
 }
 

@@ -46,7 +46,11 @@ async fn try_to_give(shared: &Shared, target: &str, successor: Holder) -> Given 
         drain_ms: options.drain_ms + options.answer_ms,
         confirm_ms: options.answer_ms,
     };
-    match until_prepared(shared, offer).await {
+    let prepared = until_prepared(shared, target, offer).await;
+    shared.prepared.send_modify(|targets| {
+        targets.remove(target);
+    });
+    match prepared {
         Some(true) => {}
         Some(false) => return Given::Kept,
         None => {
@@ -54,16 +58,8 @@ async fn try_to_give(shared: &Shared, target: &str, successor: Holder) -> Given 
             return Given::NoAnswer;
         }
     }
-    // From here on no poll starts. The commit comes only after the last one ended.
-    shared.table.drain(target);
-    let idle = async {
-        shared.table.idle(Some(target)).await;
-        Ok(())
-    };
-    if limited(&*shared.clock, options.drain_ms, idle)
-        .await
-        .is_err()
-    {
+    // The commit comes only after the last poll ended.
+    if !drained(shared, target).await {
         cancel(shared, lease.key, shared.holder.clone()).await;
         return Given::Kept;
     }
@@ -71,8 +67,12 @@ async fn try_to_give(shared: &Shared, target: &str, successor: Holder) -> Given 
         lease: lease.clone(),
     };
     match limited(&*shared.clock, CALL_MS, shared.authority.handoff(commit)).await {
-        Ok(HandoffState::Moved(_) | HandoffState::Lost(_)) => {
-            shared.moved_away(target, lease.token, &successor);
+        Ok(HandoffState::Moved(moved)) => {
+            shared.moved_away(target, lease.token, &successor, Some(&moved));
+            Given::Moved
+        }
+        Ok(HandoffState::Lost(_)) => {
+            shared.moved_away(target, lease.token, &successor, None);
             Given::Moved
         }
         Ok(HandoffState::Void | HandoffState::Open(_)) => Given::Kept,
@@ -80,15 +80,46 @@ async fn try_to_give(shared: &Shared, target: &str, successor: Holder) -> Given 
         // this lease's token and touches no other.
         Err(error) => {
             tracing::warn!(instance = %shared.id, target, %error, "no answer to the commit of a hand-over");
+            // The successor may have it and work under it, also if the store forgets that.
+            let until = shared.clock.boot().plus(options.lease_ttl_ms);
+            shared.mirror().leave_alone(target, until);
             let _ = shared.give_back(target, "a hand-over had no answer").await;
             Given::Moved
         }
     }
 }
 
+/// No poll of the target starts any more; true once the last one has ended.
+async fn drained(shared: &Shared, target: &str) -> bool {
+    shared.table.drain(target);
+    let idle = async {
+        shared.table.idle(target).await;
+        Ok(())
+    };
+    limited(&*shared.clock, shared.options.drain_ms, idle)
+        .await
+        .is_ok()
+}
+
+/// Releases a target to a foreign program that should have it and knows no hand-over.
+pub(super) async fn leave(shared: &Shared, target: &str, node: &str) -> Given {
+    if !shared.table.begin_move(target) {
+        return Given::Kept;
+    }
+    if !drained(shared, target).await {
+        shared.table.end_move(target);
+        return Given::Kept;
+    }
+    let reason = format!("left to {node}");
+    match shared.give_back(target, &reason).await {
+        Ok(()) => Given::Moved,
+        Err(_) => Given::Kept,
+    }
+}
+
 /// Repeats the offer until the successor is prepared. `Some(false)` when there is nothing to hand
 /// over, `None` when the successor did not answer in time.
-async fn until_prepared(shared: &Shared, offer: HandoffStep) -> Option<bool> {
+async fn until_prepared(shared: &Shared, target: &str, offer: HandoffStep) -> Option<bool> {
     let deadline = shared.clock.boot().plus(shared.options.answer_ms);
     let mut prepared = shared.prepared.subscribe();
     loop {
@@ -108,7 +139,11 @@ async fn until_prepared(shared: &Shared, offer: HandoffStep) -> Option<bool> {
         }
         tokio::select! {
             // The sender lives in `shared`.
-            _ = prepared.changed() => {}
+            heard = prepared.wait_for(|targets| targets.contains(target)) => {
+                if heard.is_ok() {
+                    return Some(true);
+                }
+            }
             () = tokio::time::sleep(LOOK_AGAIN) => {}
         }
     }

@@ -24,8 +24,11 @@ pub struct Options {
     pub moves_at_once: usize,
     /// How long a successor has to answer an offer, and to confirm after the commit.
     pub answer_ms: u64,
-    /// How long running polls may take to end during a hand-over, and when stopping.
+    /// How long running polls may take to end during a hand-over.
     pub drain_ms: u64,
+    /// How long a stop takes at most, polls, releases and all. The last fifth is for releases alone:
+    /// polls that still run then are broken off.
+    pub stop_ms: u64,
     /// This instance's share relative to the others; zero takes nothing.
     pub weight: u32,
     /// The most targets that this instance owns.
@@ -44,9 +47,10 @@ impl Default for Options {
             discovery_ms: 10_000,
             preference_wait_ms: 500,
             settle_ms: 1_000,
-            moves_at_once: 8,
+            moves_at_once: 32,
             answer_ms: 5_000,
             drain_ms: 10_000,
+            stop_ms: 10_000,
             weight: 1,
             capacity: None,
             display_name: None,
@@ -72,8 +76,15 @@ impl Options {
             settle_ms: scale(default.settle_ms).clamp(100, 1_000),
             answer_ms: scale(default.answer_ms).clamp(500, 5_000),
             drain_ms: scale(default.drain_ms).clamp(500, 10_000),
+            stop_ms: scale(default.stop_ms).clamp(2_000, 10_000),
             ..default
         }
+    }
+
+    /// How long a free target is left to a foreign program that should have it: such a program hears
+    /// no events and finds it by looking, as often as we do.
+    pub(super) fn foreign_wait_ms(&self) -> u64 {
+        (self.discovery_ms + self.discovery_ms / 5).max(self.preference_wait_ms)
     }
 
     /// Checks what would make a fleet misbehave.
@@ -105,6 +116,7 @@ impl Options {
             ("settle_ms", self.settle_ms),
             ("answer_ms", self.answer_ms),
             ("drain_ms", self.drain_ms),
+            ("stop_ms", self.stop_ms),
         ];
         for (field, wait_ms) in waits {
             if wait_ms == 0 || wait_ms > Ttl::MAX_MILLIS {

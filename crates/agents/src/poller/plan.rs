@@ -1,18 +1,34 @@
 //! What to do next, as a pure function of what is known: acquire, release, hand over, or wait.
+//!
+//! The planner looks only at targets about which something changed, or whose time has come; everything
+//! else stays as it was planned before.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use lease::BootMillis;
 
-use super::{Options, mirror::Mirror};
+use super::{
+    Options,
+    mirror::{Changed, Mirror},
+};
 
 /// One owned target, as planning needs it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Mine {
-    pub target: String,
     /// A hand-over is under way.
     pub moving: bool,
     /// Asked for by the program, not found by discovery.
     pub by_hand: bool,
+}
+
+/// What this instance has and is about to have.
+pub(super) trait Holdings {
+    /// How it has a target, if it does.
+    fn mine(&self, target: &str) -> Option<Mine>;
+    /// What it has.
+    fn all(&self) -> Vec<String>;
+    /// How much it has.
+    fn count(&self) -> usize;
 }
 
 /// What to do now, and when to think again.
@@ -24,6 +40,8 @@ pub(super) struct Plan {
     pub release: Vec<(String, &'static str)>,
     /// Targets to offer, and to whom.
     pub offer: Vec<(String, String)>,
+    /// Targets to release to a foreign program that should have them, and to which one.
+    pub leave: Vec<(String, String)>,
     /// When time alone changes the answer.
     pub wake_at: Option<BootMillis>,
 }
@@ -34,281 +52,359 @@ impl Plan {
     }
 }
 
-/// Plans for the instance `me`. `asked` are targets whose acquire is under way; `deaf` tells of
-/// instances that did not answer an offer lately.
-pub(super) fn plan(
-    me: &str,
-    now: BootMillis,
-    options: &Options,
-    mirror: &mut Mirror,
-    mine: &[Mine],
-    asked: &BTreeSet<String>,
-    deaf: impl Fn(&str) -> bool,
-) -> Plan {
-    let mut plan = Plan::default();
-    release(mirror, mine, &mut plan);
-    acquire(me, now, options, mirror, mine, asked, &mut plan);
-    offer(me, now, options, mirror, mine, deaf, &mut plan);
-    if let Some(at) = mirror.next_lapse(me) {
-        plan.wake(at);
-    }
-    plan
+/// The pauses after an offer that came to nothing grow from the first to the second.
+const DECLINED_MS: (u64, u64) = (1_000, 300_000);
+/// How long a foreign program that did not take what was left to it is not waited for.
+const UNWILLING_MS: u64 = 600_000;
+
+/// An offer that came to nothing.
+struct Declined {
+    successor: String,
+    times: u32,
+    until: BootMillis,
 }
 
-/// Paused and deleted targets are given back at once.
-fn release(mirror: &Mirror, mine: &[Mine], plan: &mut Plan) {
-    if !mirror.targets_known {
-        return;
-    }
-    for it in mine {
-        match mirror.target(&it.target) {
-            Some(target) if target.is_paused => plan.release.push((it.target.clone(), "paused")),
-            None if !it.by_hand => plan.release.push((it.target.clone(), "deleted")),
-            Some(_) | None => {}
+/// How much may be begun now.
+pub(super) struct Room<'a> {
+    /// Targets whose acquire is under way.
+    pub asked: &'a BTreeSet<String>,
+    /// How many more acquires may be begun.
+    pub acquires: usize,
+    /// How many targets are on their way to another instance.
+    pub moving: usize,
+}
+
+/// What was planned so far, for one instance.
+#[derive(Default)]
+pub(super) struct Planner {
+    me: String,
+    /// Free targets that can be asked for now.
+    ready: BTreeSet<String>,
+    /// Targets to look at again, by when.
+    later: BTreeSet<(BootMillis, String)>,
+    later_at: HashMap<String, BootMillis>,
+    /// Own targets that another instance should have, by that instance.
+    misplaced: BTreeMap<String, BTreeSet<String>>,
+    misplaced_to: HashMap<String, String>,
+    declined: HashMap<String, Declined>,
+    /// Instances that did not answer an offer, and until when they get no other.
+    silent: HashMap<String, BootMillis>,
+    /// Foreign programs that did not take what was left to them.
+    unwilling: HashMap<String, BootMillis>,
+    /// How often a target was looked at: what planning costs.
+    looks: u64,
+}
+
+impl Planner {
+    pub fn new(me: &str) -> Self {
+        Self {
+            me: me.to_owned(),
+            ..Self::default()
         }
     }
-}
 
-fn acquire(
-    me: &str,
-    now: BootMillis,
-    options: &Options,
-    mirror: &mut Mirror,
-    mine: &[Mine],
-    asked: &BTreeSet<String>,
-    plan: &mut Plan,
-) {
-    let owned: BTreeSet<&str> = mine.iter().map(|it| it.target.as_str()).collect();
-    let room = options
-        .capacity
-        .map_or(usize::MAX, |most| most as usize)
-        .saturating_sub(owned.len() + asked.len());
-    let wanted: Vec<String> = mirror
-        .targets()
-        .filter(|target| !target.is_paused)
-        .map(|target| &target.id)
-        .filter(|id| !owned.contains(id.as_str()) && !asked.contains(*id))
-        .cloned()
-        .collect();
-    let split = mirror.split_of_staying(now);
-    let mut taken = 0;
-    for id in wanted {
-        let quarantined = mirror.quarantined_until(now, &id);
+    /// An offer came to nothing: the next one comes later each time.
+    pub fn declined(&mut self, now: BootMillis, target: &str, successor: &str) {
+        let before = self.declined.remove(target);
+        let times = before
+            .filter(|before| before.successor == successor)
+            .map_or(0, |before| before.times.saturating_add(1));
+        let pause = (DECLINED_MS.0 << times.min(16)).min(DECLINED_MS.1);
+        let declined = Declined {
+            successor: successor.to_owned(),
+            times,
+            until: now.plus(pause),
+        };
+        self.declined.insert(target.to_owned(), declined);
+    }
+
+    /// An instance did not answer an offer: it gets none before then.
+    pub fn silent(&mut self, node: &str, until: BootMillis) {
+        self.silent.insert(node.to_owned(), until);
+    }
+
+    /// How often a target was looked at so far.
+    #[cfg(test)]
+    pub fn looks(&self) -> u64 {
+        self.looks
+    }
+
+    /// Plans what to do now.
+    pub fn plan(
+        &mut self,
+        now: BootMillis,
+        options: &Options,
+        mirror: &mut Mirror,
+        holdings: &impl Holdings,
+        room: &Room<'_>,
+    ) -> Plan {
+        let mut plan = Plan::default();
+        let targets = self.take_due(now, mirror, holdings);
+        for target in targets {
+            self.look(&target, now, options, mirror, holdings, room, &mut plan);
+        }
+        self.acquire(options, holdings, room, &mut plan);
+        self.hand_over(now, options, mirror, holdings, room, &mut plan);
+        let times = [
+            self.later.first().map(|(at, _)| *at),
+            mirror.next_return(),
+            mirror.next_lapse(),
+            mirror.next_foreign(),
+        ];
+        for at in times.into_iter().flatten() {
+            plan.wake(at);
+        }
+        if mirror.has_changed() {
+            plan.wake(now.plus(1));
+        }
+        plan
+    }
+
+    /// What changed, and what was put off until now.
+    fn take_due(
+        &mut self,
+        now: BootMillis,
+        mirror: &mut Mirror,
+        holdings: &impl Holdings,
+    ) -> BTreeSet<String> {
+        let mut targets = match mirror.take_changed(now) {
+            Changed::All => {
+                self.forget_all(now, mirror);
+                let mut all: BTreeSet<String> = mirror.target_ids().cloned().collect();
+                all.extend(holdings.all());
+                all
+            }
+            Changed::Some(targets) => targets,
+        };
+        while let Some((at, _)) = self.later.first()
+            && *at <= now
+            && let Some((_, target)) = self.later.pop_first()
+        {
+            self.later_at.remove(&target);
+            targets.insert(target);
+        }
+        targets
+    }
+
+    /// Everything is planned anew; what was learned about others stays.
+    fn forget_all(&mut self, now: BootMillis, mirror: &Mirror) {
+        self.ready.clear();
+        self.later.clear();
+        self.later_at.clear();
+        self.misplaced.clear();
+        self.misplaced_to.clear();
+        self.silent.retain(|_, until| *until > now);
+        self.unwilling.retain(|_, until| *until > now);
+        self.declined
+            .retain(|target, _| mirror.target(target).is_some());
+    }
+
+    fn forget(&mut self, target: &str) {
+        self.ready.remove(target);
+        if let Some(at) = self.later_at.remove(target) {
+            self.later.remove(&(at, target.to_owned()));
+        }
+        if let Some(node) = self.misplaced_to.remove(target)
+            && let Some(targets) = self.misplaced.get_mut(&node)
+        {
+            targets.remove(target);
+            if targets.is_empty() {
+                self.misplaced.remove(&node);
+            }
+        }
+    }
+
+    fn put_off(&mut self, target: &str, at: BootMillis) {
+        self.later_at.insert(target.to_owned(), at);
+        self.later.insert((at, target.to_owned()));
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "all that a decision goes by")]
+    fn look(
+        &mut self,
+        target: &str,
+        now: BootMillis,
+        options: &Options,
+        mirror: &mut Mirror,
+        holdings: &impl Holdings,
+        room: &Room<'_>,
+        plan: &mut Plan,
+    ) {
+        self.looks += 1;
+        self.forget(target);
+        match holdings.mine(target) {
+            Some(mine) => self.look_at_own(target, mine, now, mirror, plan),
+            None if room.asked.contains(target) => {}
+            None => self.look_at_free(target, now, options, mirror),
+        }
+    }
+
+    /// Paused and deleted targets are given back at once; what another should have is handed over.
+    fn look_at_own(
+        &mut self,
+        target: &str,
+        mine: Mine,
+        now: BootMillis,
+        mirror: &mut Mirror,
+        plan: &mut Plan,
+    ) {
+        if mirror.targets_known {
+            match mirror.target(target) {
+                Some(known) if known.is_paused => {
+                    plan.release.push((target.to_owned(), "paused"));
+                    return;
+                }
+                None if !mine.by_hand => {
+                    plan.release.push((target.to_owned(), "deleted"));
+                    return;
+                }
+                Some(_) | None => {}
+            }
+        }
+        let split = mirror.split();
+        let Some(successor) = split.get(target).filter(|node| *node != self.me) else {
+            self.declined.remove(target);
+            return;
+        };
+        match self.declined.get(target) {
+            Some(declined) if declined.successor == successor && declined.until > now => {
+                let until = declined.until;
+                self.put_off(target, until);
+            }
+            _ => {
+                self.misplaced_to
+                    .insert(target.to_owned(), successor.to_owned());
+                self.misplaced
+                    .entry(successor.to_owned())
+                    .or_default()
+                    .insert(target.to_owned());
+            }
+        }
+    }
+
+    fn look_at_free(
+        &mut self,
+        target: &str,
+        now: BootMillis,
+        options: &Options,
+        mirror: &mut Mirror,
+    ) {
+        if mirror.target(target).is_none_or(|known| known.is_paused) {
+            return;
+        }
+        let quarantined = mirror.quarantined_until(now, target);
         // Handed over to this very instance, or granted by an answer that got lost.
         let already_ours = mirror
-            .lease(&id)
-            .is_some_and(|seen| seen.holder.name.as_str() == me);
-        if already_ours {
-            match quarantined {
-                Some(until) => plan.wake(until),
-                None => plan.acquire.push(id),
+            .lease(target)
+            .is_some_and(|seen| seen.holder.name.as_str() == self.me);
+        let mut from = BootMillis::default();
+        if !already_ours {
+            let Some(since) = mirror.free_since(now, target) else {
+                return;
+            };
+            let wait_ms = match self.foreign_owner(target, now, mirror) {
+                Some(node) => {
+                    if since.plus(options.foreign_wait_ms()) <= now {
+                        // It had its chance, and is not waited for again soon.
+                        self.unwilling.insert(node, now.plus(UNWILLING_MS));
+                        mirror.touch_all();
+                    }
+                    options.foreign_wait_ms()
+                }
+                None if mirror.split_of_staying(now).get(target) == Some(self.me.as_str()) => 0,
+                None => options.preference_wait_ms,
+            };
+            if wait_ms > 0 && options.weight == 0 {
+                return;
             }
-            continue;
-        }
-        let Some(since) = mirror.free_since(now, &id) else {
-            continue;
-        };
-        let preferred = split.get(&id).is_some_and(|node| node == me);
-        let mut from = since;
-        if !preferred {
-            if options.weight == 0 {
-                continue;
-            }
-            from = since.plus(options.preference_wait_ms);
+            from = since.plus(wait_ms);
         }
         if let Some(until) = quarantined {
             from = from.max(until);
         }
         if from > now {
-            plan.wake(from);
-        } else if taken < room {
-            taken += 1;
-            plan.acquire.push(id);
+            self.put_off(target, from);
+        } else {
+            self.ready.insert(target.to_owned());
         }
     }
-}
 
-/// Hands over what another live instance should have, once the fleet stands still.
-fn offer(
-    me: &str,
-    now: BootMillis,
-    options: &Options,
-    mirror: &mut Mirror,
-    mine: &[Mine],
-    deaf: impl Fn(&str) -> bool,
-    plan: &mut Plan,
-) {
-    let settled_at = mirror.changed_at.plus(options.settle_ms);
-    let mut moving = mine.iter().filter(|it| it.moving).count();
-    let split = mirror.split().clone();
-    for it in mine.iter().filter(|it| !it.moving) {
-        let Some(successor) = split.get(&it.target).filter(|node| *node != me) else {
-            continue;
-        };
-        if mirror.is_leaving(now, successor) || deaf(successor) {
-            continue;
+    /// The foreign program that should have a target, unless it is not waited for.
+    fn foreign_owner(&self, target: &str, now: BootMillis, mirror: &mut Mirror) -> Option<String> {
+        let split = mirror.split();
+        let node = split.get(target).filter(|node| mirror.is_foreign(node))?;
+        let unwilling = self.unwilling.get(node).is_some_and(|until| *until > now);
+        (!unwilling).then(|| node.to_owned())
+    }
+
+    fn acquire(
+        &mut self,
+        options: &Options,
+        holdings: &impl Holdings,
+        room: &Room<'_>,
+        plan: &mut Plan,
+    ) {
+        let capacity = options
+            .capacity
+            .map_or(usize::MAX, |most| most as usize)
+            .saturating_sub(holdings.count() + room.asked.len());
+        while plan.acquire.len() < capacity.min(room.acquires)
+            && let Some(target) = self.ready.pop_first()
+        {
+            plan.acquire.push(target);
         }
+    }
+
+    /// Hands over what another live instance should have, once the fleet stands still.
+    fn hand_over(
+        &mut self,
+        now: BootMillis,
+        options: &Options,
+        mirror: &Mirror,
+        holdings: &impl Holdings,
+        room: &Room<'_>,
+        plan: &mut Plan,
+    ) {
+        if self.misplaced.is_empty() {
+            return;
+        }
+        let settled_at = mirror.changed_at.plus(options.settle_ms);
         if now < settled_at {
             plan.wake(settled_at);
             return;
         }
-        if moving >= options.moves_at_once {
-            return;
+        let most = options.moves_at_once.saturating_sub(room.moving);
+        let mut chosen = Vec::new();
+        for (node, targets) in &self.misplaced {
+            let put_off = [self.silent.get(node), self.unwilling.get(node)];
+            let put_off = put_off.into_iter().flatten().filter(|until| **until > now);
+            if let Some(until) = put_off.max() {
+                plan.wake(*until);
+                continue;
+            }
+            if mirror.is_leaving(now, node) {
+                continue;
+            }
+            for target in targets {
+                if chosen.len() >= most {
+                    break;
+                }
+                if holdings.mine(target).is_some_and(|mine| !mine.moving) {
+                    chosen.push((target.clone(), node.clone()));
+                }
+            }
         }
-        moving += 1;
-        plan.offer.push((it.target.clone(), successor.clone()));
+        for (target, node) in chosen {
+            // Looked at again when the hand-over has come to its end.
+            self.forget(&target);
+            if mirror.is_foreign(&node) {
+                plan.leave.push((target, node));
+            } else {
+                plan.offer.push((target, node));
+            }
+        }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use lease::{
-        Event, EventKind, EventLease, Holder, Key, Labels, LeaseId, Revision, Token, UnixMillis,
-        polling::{NODE, POLL, WEIGHT},
-    };
-
-    use super::super::{Target, mirror::End};
-    use super::*;
-
-    const NOW: BootMillis = BootMillis::new(1_000_000);
-
-    /// A fleet as one instance knows it, told by events.
-    #[derive(Default)]
-    struct Known {
-        mirror: Mirror,
-        mine: Vec<Mine>,
-        asked: BTreeSet<String>,
-    }
-
-    impl Known {
-        fn event(&mut self, kind: &str, id: &str, holder: &str, token: u64, what: EventKind) {
-            let labels = [(WEIGHT.to_owned(), "1".to_owned())].into();
-            let event = Event {
-                revision: Revision::ZERO,
-                at: UnixMillis::new(5_000),
-                kind: what,
-                key: Key::new(kind, id).unwrap(),
-                lease: Some(EventLease {
-                    id: LeaseId::from_grant(UnixMillis::new(1), Revision::ZERO),
-                    holder: Holder::new(holder, "1").unwrap(),
-                    token: Token::new(token).unwrap(),
-                    expires_at: UnixMillis::new(35_000),
-                    labels: Labels::new(labels).unwrap(),
-                }),
-                detail: None,
-            };
-            self.mirror.apply(NOW, &event);
-        }
-
-        fn of(nodes: &[&str], targets: &[&str]) -> Self {
-            let mut known = Self::default();
-            for node in nodes {
-                known.event(NODE, node, node, 1, EventKind::LeaseAcquired);
-            }
-            let targets = targets.iter().map(|id| Target::new(*id)).collect();
-            known.mirror.set_targets(NOW, targets);
-            known
-        }
-
-        fn plan(&mut self, me: &str, now: BootMillis) -> Plan {
-            let options = Options::default();
-            let (mirror, mine, asked) = (&mut self.mirror, &self.mine, &self.asked);
-            plan(me, now, &options, mirror, mine, asked, |_| false)
-        }
-
-        fn preferred(&mut self, target: &str) -> String {
-            self.mirror.split()[target].clone()
-        }
-    }
-
-    fn other(of: &str) -> &'static str {
-        if of == "one" { "two" } else { "one" }
-    }
-
-    #[test]
-    fn the_preferred_instance_asks_at_once_and_the_other_after_a_wait() {
-        let mut known = Known::of(&["one", "two"], &["a"]);
-        let preferred = known.preferred("a");
-        assert_eq!(known.plan(&preferred, NOW).acquire, ["a"]);
-        let other = other(&preferred);
-        let waiting = known.plan(other, NOW);
-        assert!(waiting.acquire.is_empty());
-        assert_eq!(waiting.wake_at, Some(NOW.plus(500)));
-        assert_eq!(known.plan(other, NOW.plus(500)).acquire, ["a"]);
-    }
-
-    #[test]
-    fn an_instance_that_let_go_is_not_waited_for() {
-        let mut known = Known::of(&["one", "two"], &["a"]);
-        let preferred = known.preferred("a");
-        known.event(POLL, "a", &preferred, 7, EventKind::LeaseAcquired);
-        assert!(known.plan(other(&preferred), NOW).acquire.is_empty());
-        known.event(POLL, "a", &preferred, 7, EventKind::LeaseReleased);
-        assert_eq!(known.plan(other(&preferred), NOW).acquire, ["a"]);
-    }
-
-    #[test]
-    fn a_lease_that_vanished_with_the_stores_data_is_left_alone_for_its_ttl() {
-        let mut known = Known::of(&["one"], &["a"]);
-        known.event(POLL, "a", "two", 7, EventKind::LeaseAcquired);
-        let lost = End::DataLost { ttl_ms: 30_000 };
-        known.mirror.forget_lease(NOW, "a", lost);
-        let waiting = known.plan("one", NOW.plus(29_999));
-        assert!(waiting.acquire.is_empty());
-        assert_eq!(waiting.wake_at, Some(NOW.plus(30_000)));
-        assert_eq!(known.plan("one", NOW.plus(30_000)).acquire, ["a"]);
-    }
-
-    #[test]
-    fn a_non_preferred_owner_offers_once_the_fleet_stands_still() {
-        let mut known = Known::of(&["one", "two"], &["a"]);
-        let preferred = known.preferred("a");
-        let owner = other(&preferred);
-        known.event(POLL, "a", owner, 7, EventKind::LeaseAcquired);
-        known.mine.push(Mine {
-            target: "a".to_owned(),
-            moving: false,
-            by_hand: false,
-        });
-        assert!(known.plan(owner, NOW).offer.is_empty());
-        let settled = NOW.plus(1_000);
-        assert_eq!(
-            known.plan(owner, settled).offer,
-            [("a".to_owned(), preferred)]
-        );
-        known.mine[0].moving = true;
-        assert!(known.plan(owner, settled).offer.is_empty(), "once");
-    }
-
-    #[test]
-    fn what_this_instance_is_done_with_is_old_news() {
-        let mut known = Known::of(&["one"], &["a"]);
-        known.event(POLL, "a", "one", 7, EventKind::LeaseAcquired);
-        known.mirror.finished(NOW, "a", Token::new(7).unwrap());
-        // Events about it that were still on their way.
-        known.event(POLL, "a", "one", 7, EventKind::LeaseAcquired);
-        assert!(known.mirror.lease("a").is_none());
-    }
-
-    #[test]
-    fn paused_and_deleted_targets_are_released_unless_they_were_asked_for_by_hand() {
-        let mut known = Known::of(&["one"], &["a"]);
-        let paused = Target {
-            is_paused: true,
-            ..Target::new("a")
-        };
-        known.mirror.set_target(NOW, "a", Some(paused));
-        for (target, by_hand) in [("a", false), ("gone", false), ("by-hand", true)] {
-            known.mine.push(Mine {
-                target: target.to_owned(),
-                moving: false,
-                by_hand,
-            });
-        }
-        let released = known.plan("one", NOW).release;
-        assert_eq!(
-            released,
-            [("a".to_owned(), "paused"), ("gone".to_owned(), "deleted")]
-        );
-    }
-}
+mod tests;

@@ -1,12 +1,9 @@
 //! The loop: hears what changes, reads the fleet in full now and then, plans, and acts.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    sync::Arc,
-};
+use std::{collections::BTreeSet, sync::Arc};
 
 use lease::{
-    BootMillis, Event, EventKind, HandoffStage, Key, Watching,
+    BootMillis, Event, EventKind, Key, Watching,
     polling::{NODE, POLL, TARGET},
 };
 use leasehold_client::{Change, Follower};
@@ -15,10 +12,9 @@ use tokio::sync::mpsc;
 use super::{
     Targets,
     coordinator::Shared,
-    discovery::{discover, limited},
+    discovery::{Extent, discover, limited, look_at_foreign},
     handover::{self, Given},
-    plan::{Mine, plan},
-    target,
+    plan::{Holdings as _, Planner, Room},
 };
 
 /// Events that wait for the loop. When there are more the stream is held up, and a store that cannot
@@ -34,6 +30,11 @@ const DISCOVERY_PAUSE_MS: u64 = 50;
 const RETRY_MS: (u64, u64) = (100, 2_000);
 /// Changed targets that are read one by one; with more at once everything is read.
 const TARGETS_ONE_BY_ONE: usize = 16;
+/// How many discoveries read only what foreign programs write, until one reads all leases again.
+const FLEET_ONLY: u64 = 6;
+/// How many foreign programs' leases are looked at in one round, and how far rounds are apart.
+const FOREIGN_LOOKS: usize = 256;
+const FOREIGN_PAUSE_MS: u64 = 250;
 
 /// What the stream of changes says.
 enum Feed {
@@ -44,9 +45,18 @@ enum Feed {
 
 /// What a task that the loop started came to.
 enum Done {
-    Asked { target: String, failed: bool },
-    Given { successor: String, given: Given },
-    Taken { target: String },
+    Asked {
+        target: String,
+        failed: bool,
+    },
+    Given {
+        target: String,
+        successor: String,
+        given: Given,
+    },
+    Taken {
+        target: String,
+    },
 }
 
 pub(super) fn spawn(shared: Arc<Shared>) {
@@ -94,9 +104,14 @@ struct Reconciler {
     finished: mpsc::Receiver<Done>,
     asked: BTreeSet<String>,
     taking: BTreeSet<String>,
-    /// Instances that did not answer an offer, and until when they get no other.
-    deaf: HashMap<String, BootMillis>,
+    /// How many targets are on their way to another instance.
+    giving: usize,
+    planner: Planner,
     next_discovery: BootMillis,
+    /// When leases are read again although nothing seems to be missing.
+    next_everything: BootMillis,
+    /// Foreign programs' leases are not looked at before this.
+    foreign_from: BootMillis,
     /// Not before this: the last read, or a pause after a failure.
     discovery_from: BootMillis,
     failures: u32,
@@ -109,13 +124,16 @@ impl Reconciler {
         let (done, finished) = mpsc::channel(ACQUIRES_AT_ONCE);
         let now = shared.clock.boot();
         Self {
+            planner: Planner::new(shared.me()),
             shared,
             done,
             finished,
             asked: BTreeSet::new(),
             taking: BTreeSet::new(),
-            deaf: HashMap::new(),
+            giving: 0,
             next_discovery: now,
+            next_everything: now,
+            foreign_from: now,
             discovery_from: now,
             failures: 0,
             resync: false,
@@ -148,6 +166,7 @@ impl Reconciler {
                 continue;
             }
             self.look().await;
+            self.look_at_foreign().await;
             wake_at = self.act();
         }
     }
@@ -172,7 +191,14 @@ impl Reconciler {
                     }
                 }
                 (POLL, EventKind::HandoffPrepared) => {
-                    self.shared.prepared.send_modify(|count| *count += 1);
+                    let target = event.key.id();
+                    let moving = self.shared.table.mine(target).is_some_and(|it| it.moving);
+                    if moving {
+                        let heard = target.to_owned();
+                        self.shared.prepared.send_modify(|targets| {
+                            targets.insert(heard);
+                        });
+                    }
                 }
                 _ => self.shared.mirror().apply(now, &event),
             }
@@ -189,15 +215,8 @@ impl Reconciler {
     }
 
     async fn read_target(&mut self, key: Key) {
-        let shared = &self.shared;
-        let call = shared.authority.record(key.clone());
-        match limited(&*shared.clock, DISCOVERY_LIMIT_MS, call).await {
-            Ok(record) => {
-                let target = record.as_ref().and_then(target::sensible);
-                let now = shared.clock.boot();
-                shared.mirror().set_target(now, key.id(), target);
-            }
-            Err(_) => self.resync = true,
+        if self.shared.read_target(key).await.is_err() {
+            self.resync = true;
         }
     }
 
@@ -205,16 +224,28 @@ impl Reconciler {
         match done {
             Done::Asked { target, failed } => {
                 self.asked.remove(&target);
+                self.shared.mirror().touch(&target);
                 if failed {
                     self.failed();
                 }
             }
-            Done::Given { successor, given } => {
-                if given == Given::NoAnswer {
-                    let quiet_ms = 2 * self.shared.options.lease_ttl_ms;
-                    let until = self.shared.clock.boot().plus(quiet_ms);
-                    self.deaf.insert(successor, until);
+            Done::Given {
+                target,
+                successor,
+                given,
+            } => {
+                self.giving -= 1;
+                let now = self.shared.clock.boot();
+                match given {
+                    Given::Moved => {}
+                    Given::Kept => self.planner.declined(now, &target, &successor),
+                    Given::NoAnswer => {
+                        let quiet_ms = 2 * self.shared.options.lease_ttl_ms;
+                        self.planner.silent(&successor, now.plus(quiet_ms));
+                        self.planner.declined(now, &target, &successor);
+                    }
                 }
+                self.shared.mirror().touch(&target);
             }
             Done::Taken { target } => {
                 self.taking.remove(&target);
@@ -235,10 +266,7 @@ impl Reconciler {
     async fn look(&mut self) {
         let shared = self.shared.clone();
         let now = shared.clock.boot();
-        let lapsed = shared
-            .mirror()
-            .next_lapse(shared.me())
-            .is_some_and(|at| at <= now);
+        let lapsed = shared.mirror().next_lapse().is_some_and(|at| at <= now);
         let due = self.resync || lapsed || !shared.is_present() || now >= self.next_discovery;
         if !due || now < self.discovery_from {
             return;
@@ -248,19 +276,53 @@ impl Reconciler {
             self.failed();
             return;
         }
-        match limited(&*shared.clock, DISCOVERY_LIMIT_MS, discover(&shared)).await {
+        let everything = self.resync || lapsed || now >= self.next_everything;
+        let extent = if everything {
+            Extent::Everything
+        } else {
+            Extent::Fleet
+        };
+        let read = discover(&shared, extent);
+        match limited(&*shared.clock, DISCOVERY_LIMIT_MS, read).await {
             Ok(()) => {
+                shared.note_look(Ok(()));
                 shared.log_renewals();
                 self.resync = false;
                 self.failures = 0;
                 let now = shared.clock.boot();
+                if everything {
+                    let pause_ms = jittered(FLEET_ONLY * shared.options.discovery_ms);
+                    self.next_everything = now.plus(pause_ms);
+                }
                 self.next_discovery = now.plus(jittered(shared.options.discovery_ms));
                 self.discovery_from = now.plus(DISCOVERY_PAUSE_MS);
             }
             Err(error) => {
+                shared.note_look(Err(&error));
                 tracing::warn!(instance = %shared.id, %error, "discovery failed");
                 self.failed();
             }
+        }
+    }
+
+    /// Looks at leases of foreign programs, which do not announce when they let go.
+    async fn look_at_foreign(&mut self) {
+        let shared = self.shared.clone();
+        let now = shared.clock.boot();
+        if self.resync || now < self.foreign_from {
+            return;
+        }
+        let due = shared.mirror().foreign_due(now, FOREIGN_LOOKS);
+        if due.is_empty() {
+            return;
+        }
+        self.foreign_from = now.plus(FOREIGN_PAUSE_MS);
+        let looks = look_at_foreign(&shared, due);
+        if limited(&*shared.clock, DISCOVERY_LIMIT_MS, looks)
+            .await
+            .is_err()
+        {
+            self.failed();
         }
     }
 
@@ -272,42 +334,25 @@ impl Reconciler {
         if self.resync {
             return self.discovery_from.max(now.plus(1));
         }
-        let mine: Vec<Mine> = shared
-            .table
-            .entries()
-            .into_iter()
-            .map(|(target, moving, by_hand)| Mine {
-                target,
-                moving,
-                by_hand,
-            })
-            .collect();
-        self.deaf.retain(|_, until| *until > now);
         let (plan, offers, offered) = {
             let mut mirror = shared.mirror();
-            let plan = plan(
-                shared.me(),
-                now,
-                &shared.options,
-                &mut mirror,
-                &mine,
-                &self.asked,
-                |node| self.deaf.contains_key(node),
-            );
+            let room = Room {
+                asked: &self.asked,
+                acquires: ACQUIRES_AT_ONCE.saturating_sub(self.asked.len()),
+                moving: self.giving,
+            };
+            let options = &shared.options;
+            let plan = self
+                .planner
+                .plan(now, options, &mut mirror, &*shared.table, &room);
             let holder = |node: &String| mirror.member_holder(node).cloned();
             let offers: Vec<_> = plan
                 .offer
                 .iter()
                 .filter_map(|(target, node)| Some((target.clone(), holder(node)?)))
                 .collect();
-            // An offer whose event was missed.
-            let to_us = mirror.leases().filter(|(_, seen)| {
-                seen.handoff.as_ref().is_some_and(|handoff| {
-                    handoff.stage == HandoffStage::Offered && handoff.successor == shared.holder
-                })
-            });
-            let offered: Vec<String> = to_us.map(|(id, _)| id.clone()).collect();
-            (plan, offers, offered)
+            // Offers whose event was missed.
+            (plan, offers, mirror.take_offered())
         };
         for target in offered {
             self.take(&target);
@@ -320,22 +365,33 @@ impl Reconciler {
             });
         }
         for target in plan.acquire {
-            if self.asked.len() >= ACQUIRES_AT_ONCE {
-                break;
-            }
             self.ask(target);
         }
-        for (target, successor) in offers {
+        for (target, holder) in offers {
             let (shared, done) = (shared.clone(), self.done.clone());
+            self.giving += 1;
             self.shared.tasks.spawn(async move {
-                let node = successor.name.to_string();
-                let given = handover::give(&shared, &target, successor).await;
-                let _ = done
-                    .send(Done::Given {
-                        successor: node,
-                        given,
-                    })
-                    .await;
+                let successor = holder.name.to_string();
+                let given = handover::give(&shared, &target, holder).await;
+                let given = Done::Given {
+                    target,
+                    successor,
+                    given,
+                };
+                let _ = done.send(given).await;
+            });
+        }
+        for (target, successor) in plan.leave {
+            let (shared, done) = (shared.clone(), self.done.clone());
+            self.giving += 1;
+            self.shared.tasks.spawn(async move {
+                let given = handover::leave(&shared, &target, &successor).await;
+                let given = Done::Given {
+                    target,
+                    successor,
+                    given,
+                };
+                let _ = done.send(given).await;
             });
         }
         let next = plan

@@ -9,6 +9,9 @@ use std::{
 use lease::{BootMillis, Clock, LeaseRef, Standing, Token, UnixMillis};
 use leasehold_client::keeper::{Guard, State};
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::plan::{Holdings, Mine};
 
 /// One owned target.
 pub(super) struct Owned {
@@ -41,6 +44,8 @@ pub(super) struct Table {
     changes: watch::Sender<u64>,
     /// Counts polls that ended, for those who wait for one.
     ends: watch::Sender<u64>,
+    /// Cancelled when a stop can wait no longer for running polls.
+    break_off: CancellationToken,
 }
 
 impl Table {
@@ -50,6 +55,7 @@ impl Table {
             clock,
             changes: watch::Sender::new(0),
             ends: watch::Sender::new(0),
+            break_off: CancellationToken::new(),
         }
     }
 
@@ -123,16 +129,6 @@ impl Table {
         live.map(|(target, _)| target.clone()).collect()
     }
 
-    /// Every ownership, also those that just lapsed or drain: whether it moves and was taken by hand.
-    pub fn entries(&self) -> Vec<(String, bool, bool)> {
-        let inner = self.lock();
-        inner
-            .owned
-            .iter()
-            .map(|(target, owned)| (target.clone(), owned.moving, owned.by_hand))
-            .collect()
-    }
-
     /// Ownerships that were renewed since this was asked last, with their tokens.
     pub fn newly_renewed(&self) -> Vec<(String, Token)> {
         let mut renewed = Vec::new();
@@ -172,27 +168,32 @@ impl Table {
         found
     }
 
-    /// From now on no poll at all starts.
-    pub fn stop(&self) {
-        self.lock().stopping = true;
+    /// From now on no poll at all starts. False when that was so before.
+    pub fn stop(&self) -> bool {
+        let before = std::mem::replace(&mut self.lock().stopping, true);
         self.changed();
+        !before
+    }
+
+    /// Running polls are to end now.
+    pub fn break_off(&self) {
+        self.break_off.cancel();
     }
 
     pub fn is_stopping(&self) -> bool {
         self.lock().stopping
     }
 
-    /// Resolves when no poll of the target runs, or of any target.
-    pub async fn idle(&self, target: Option<&str>) {
+    /// Whether a poll of the target runs.
+    pub fn is_running(&self, target: &str) -> bool {
+        self.lock().running.contains(target)
+    }
+
+    /// Resolves when no poll of the target runs.
+    pub async fn idle(&self, target: &str) {
         let mut ends = self.ends.subscribe();
         loop {
-            let busy = {
-                let inner = self.lock();
-                match target {
-                    Some(target) => inner.running.contains(target),
-                    None => !inner.running.is_empty(),
-                }
-            };
+            let busy = self.lock().running.contains(target);
             // The sender lives in this very table.
             if !busy || ends.changed().await.is_err() {
                 return;
@@ -262,13 +263,33 @@ impl Turn {
             .unwrap_or(false)
     }
 
-    /// Resolves when the ownership is over, so that a running poll can be broken off.
+    /// Resolves when the ownership is over, or when this instance stops and can wait no longer, so
+    /// that a running poll can be broken off.
     pub async fn lost(&self) {
         let mut states = self.states.clone();
-        // An error means that nobody keeps the lease any more.
-        let _ = states
-            .wait_for(|state| matches!(state, State::Over(_)))
-            .await;
+        tokio::select! {
+            // An error means that nobody keeps the lease any more.
+            _ = states.wait_for(|state| matches!(state, State::Over(_))) => {}
+            () = self.table.break_off.cancelled() => {}
+        }
+    }
+}
+
+impl Holdings for Table {
+    fn mine(&self, target: &str) -> Option<Mine> {
+        self.with(target, |owned| Mine {
+            moving: owned.moving,
+            by_hand: owned.by_hand,
+        })
+    }
+
+    /// Also what just lapsed or drains.
+    fn all(&self) -> Vec<String> {
+        self.lock().owned.keys().cloned().collect()
+    }
+
+    fn count(&self) -> usize {
+        self.lock().owned.len()
     }
 }
 

@@ -84,12 +84,28 @@ pub enum Targets {
 impl Targets {
     /// Reads all of them. A document that makes no sense is left out and logged: one bad target must
     /// not stop the others.
-    pub(super) async fn read(&self, authority: &dyn Authority) -> Result<Vec<Target>, Error> {
+    pub(super) async fn read(
+        &self,
+        authority: &dyn Authority,
+    ) -> Result<Vec<Target>, super::Error> {
         match self {
-            Self::Store => from_store(authority).await,
-            Self::File(path) => from_file(path).await.map_err(Error::Unavailable),
+            Self::Store => Ok(from_store(authority).await?),
+            Self::File(path) => from_file(path).await.map_err(super::Error::Targets),
             Self::Fixed(targets) => Ok(targets.clone()),
             Self::ByHand => Ok(Vec::new()),
+        }
+    }
+}
+
+impl Targets {
+    /// Whether they can be read at all, as far as that can be known without the store.
+    pub(super) async fn check(&self) -> Result<(), String> {
+        match self {
+            Self::File(path) => from_file(path)
+                .await
+                .map(|_| ())
+                .map_err(|error| format!("poll.targets_file: {error}")),
+            Self::Store | Self::Fixed(_) | Self::ByHand => Ok(()),
         }
     }
 }

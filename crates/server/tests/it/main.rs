@@ -20,4 +20,5 @@ mod secrets;
 mod sessions;
 mod spec;
 mod streams;
+mod targets;
 mod tenants;

@@ -245,7 +245,15 @@ impl Inner {
                 call.arg("0");
             }
         }
-        let reply = self.run(&self.scripts.commit, &call, Repeat::Never).await?;
+        let reply = self.run(&self.scripts.commit, &call, Repeat::Never).await;
+        if transaction
+            .writes
+            .iter()
+            .any(|write| write.key.kind() == "target")
+        {
+            self.scans.forget(&self.keys.targets());
+        }
+        let reply = reply?;
         let parts = wire::items(&reply);
         match (parts.first().map(wire::text).as_deref(), parts) {
             (Some("D"), [_, revision, leases]) => Ok(Committed::Done {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use ::redis::{Value, cmd};
+use ::redis::{Cmd, Value, cmd};
 use lease::{
     Error, Key, Lease, LeaseId, LeaseQuery, Page, Record, RecordQuery, Snapshot, Status, check_kind,
 };
@@ -139,13 +139,17 @@ impl Inner {
         };
         if let Some(kind) = shared {
             let ours: BTreeSet<Key> = found.iter().map(|lease| lease.key.clone()).collect();
+            // Of a page that is full without them, only those that come before its end are shown.
+            let full = query.holder.is_none() && found.len() > query.limit;
+            let last = found.last().filter(|_| full).map(|lease| lease.key.clone());
             let others: Vec<Key> = self
-                .scan(&self.keys.listed(kind))
+                .plain_ids(&self.keys.listed(kind), query.after.is_none())
                 .await?
                 .iter()
                 .filter_map(|id| Key::new(kind, id).ok())
                 .filter(|key| !ours.contains(key))
                 .filter(|key| query.after.as_ref().is_none_or(|after| key > after))
+                .filter(|key| last.as_ref().is_none_or(|last| key < last))
                 .collect();
             for keys in others.chunks(STEP) {
                 let seen = self.named(keys).await?;
@@ -179,36 +183,6 @@ impl Inner {
                 return Ok(found);
             }
             from = format!("({cursor}");
-        }
-    }
-
-    /// The ids of plain keys that begin with this. Uses `SCAN`, so that no other command waits long.
-    async fn scan(&self, prefix: &str) -> Result<BTreeSet<String>, Error> {
-        let pattern = prefix.replace('[', "\\[") + "*";
-        let mut ids = BTreeSet::new();
-        let mut cursor = "0".to_owned();
-        loop {
-            let mut command = cmd("SCAN");
-            command
-                .arg(&cursor)
-                .arg("MATCH")
-                .arg(&pattern)
-                .arg("COUNT")
-                .arg(1000);
-            let reply = self.link.send(&command, Repeat::Safe).await;
-            let reply = reply.map_err(|failure| failure.error)?;
-            let [next, keys] = wire::items(&reply) else {
-                return Err(wire::broken("a scan"));
-            };
-            ids.extend(
-                wire::items(keys)
-                    .iter()
-                    .filter_map(|key| wire::text(key).strip_prefix(prefix).map(str::to_owned)),
-            );
-            cursor = wire::text(next);
-            if cursor == "0" {
-                return Ok(ids);
-            }
         }
     }
 
@@ -248,22 +222,58 @@ impl Inner {
 
     /// Polling targets: plain keys that other programs write too.
     async fn targets(&self, query: &RecordQuery) -> Result<Page<Record>, Error> {
-        let keys: Vec<Key> = self
-            .scan(&self.keys.targets())
+        let ids: Vec<String> = self
+            .plain_ids(&self.keys.targets(), query.after.is_none())
             .await?
-            .into_iter()
+            .iter()
             .filter(|id| id.starts_with(&query.prefix))
-            .filter(|id| query.after.as_ref().is_none_or(|after| id > after))
-            .filter_map(|id| Key::new("target", &id).ok())
+            .filter(|id| query.after.as_ref().is_none_or(|after| *id > after))
+            .cloned()
             .collect();
         let mut found = Vec::new();
-        for keys in keys.chunks(STEP) {
-            found.extend(self.named_records(keys).await?);
+        for ids in ids.chunks(STEP) {
+            found.extend(self.named_targets(ids).await?);
             if found.len() > query.limit {
                 break;
             }
         }
         Ok(page(found, query.limit))
+    }
+
+    /// The targets with these ids. Plain commands, since a script that reads a thousand of them holds
+    /// up everybody for ten times as long. A value that is replaced between the two has a revision that
+    /// no expectation meets.
+    async fn named_targets(&self, ids: &[String]) -> Result<Vec<Record>, Error> {
+        let mut read = cmd("MGET");
+        let mut known = cmd("HMGET");
+        known.arg(self.keys.own_targets());
+        for id in ids {
+            read.arg(format!("{}{id}", self.keys.targets()));
+            known.arg(id);
+        }
+        let values = self.send(&read).await?;
+        let known = self.send(&known).await?;
+        let all = ids
+            .iter()
+            .zip(wire::items(&values).iter().zip(wire::items(&known)));
+        let mut found = Vec::new();
+        for (id, (value, ours)) in all {
+            let (Ok(key), false) = (Key::new("target", id), *value == Value::Nil) else {
+                continue;
+            };
+            let value = wire::text(value);
+            found.push(Record {
+                key,
+                revision: target_revision(&value, &wire::text(ours)),
+                value: value.into(),
+            });
+        }
+        Ok(found)
+    }
+
+    async fn send(&self, command: &Cmd) -> Result<Value, Error> {
+        let reply = self.link.send(command, Repeat::Safe).await;
+        reply.map_err(|failure| failure.error)
     }
 
     pub(super) async fn snapshot(&self) -> Result<Snapshot, Error> {
@@ -282,6 +292,17 @@ impl Inner {
             records: found,
         })
     }
+}
+
+/// The revision of a target's record, as `records.lua` has it: ours as long as the value is, and
+/// otherwise one below every revision of ours, and different for every text.
+fn target_revision(value: &str, ours: &str) -> Revision {
+    let digest = sha1_smol::Sha1::from(value).digest().to_string();
+    let own = ours
+        .strip_prefix(&*digest)
+        .and_then(|rest| rest.trim_start().parse().ok());
+    let other = || u64::from_str_radix(&digest[..12], 16).unwrap_or_default();
+    Revision::new(own.unwrap_or_else(other))
 }
 
 fn records(value: &Value) -> Result<Vec<Record>, Error> {

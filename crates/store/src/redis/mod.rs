@@ -23,6 +23,7 @@ mod link;
 mod list;
 mod options;
 mod resolve;
+mod scan;
 mod scripts;
 mod seals;
 mod waits;
@@ -43,6 +44,7 @@ pub use options::Options;
 use batch::Batches;
 use keys::Keys;
 use link::{Call, Link, Repeat};
+use scan::Scans;
 use scripts::{Script, Scripts};
 use waits::Waits;
 
@@ -66,6 +68,7 @@ struct Inner {
     waits: Waits,
     batches: Batches,
     feed: OnceCell<Live>,
+    scans: Scans,
     capabilities: Capabilities,
     runtime: Handle,
     stop: CancellationToken,
@@ -89,6 +92,7 @@ impl Redis {
             waits: Waits::default(),
             batches: Batches::default(),
             feed: OnceCell::new(),
+            scans: Scans::default(),
             capabilities,
             runtime: Handle::current(),
             stop: stop.clone(),

@@ -201,11 +201,40 @@ fn foreign_holder(key: &Key, value: &Value) -> Result<Holder, Error> {
     let name = match key.kind() {
         // The value of a presence says nothing; its key is the instance.
         "node" => key.id().to_owned(),
-        _ => text(value),
+        _ => named_in(text(value)),
     };
     Holder::new(&name, FOREIGN)
         .or_else(|_| Holder::new(FOREIGN, FOREIGN))
         .map_err(|_| broken("a holder"))
+}
+
+/// The names under which a program says in a JSON value who it is, the likeliest first.
+const HOLDER_FIELDS: [&str; 12] = [
+    "instanceId",
+    "instance_id",
+    "instance",
+    "nodeId",
+    "node_id",
+    "node",
+    "ownerId",
+    "owner_id",
+    "owner",
+    "holder",
+    "name",
+    "id",
+];
+
+/// The holder's name in a value that is JSON; any other value is the name. A document without a name
+/// names nobody.
+fn named_in(value: String) -> String {
+    let Ok(serde_json::Value::Object(fields)) = serde_json::from_str(&value) else {
+        return value;
+    };
+    HOLDER_FIELDS
+        .iter()
+        .find_map(|field| fields.get(*field)?.as_str())
+        .unwrap_or(FOREIGN)
+        .to_owned()
 }
 
 /// The time that a foreign key has left: without an end it is as long as a lease can be.

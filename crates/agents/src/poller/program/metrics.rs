@@ -8,6 +8,9 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 
+/// How a poll goes.
+pub(super) const OUTCOMES: [&str; 4] = ["unchanged", "success", "refused", "failed"];
+
 /// From a quick answer in the same house to the longest timeout.
 const SECONDS: [f64; 9] = [0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0];
 
@@ -123,11 +126,19 @@ impl Metrics {
         self.owned.set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
-    /// A target belongs to somebody else now: its gauges would only grow old.
+    /// A target belongs to somebody else now, or is gone: its figures would only grow old, and there
+    /// would be ever more of them.
     pub fn forget(&self, target: &str) {
         let of_target = OfTarget {
             target: target.to_owned(),
         };
+        for outcome in OUTCOMES {
+            self.polls.remove(&Outcome {
+                target: target.to_owned(),
+                outcome,
+            });
+        }
+        self.seconds.remove(&of_target);
         self.failures.remove(&of_target);
         self.last_success.remove(&of_target);
     }

@@ -7,6 +7,7 @@ mod pace;
 mod report;
 mod settings;
 mod sink;
+mod template;
 mod worker;
 
 use std::{collections::HashSet, future::Future, sync::Arc};
@@ -14,7 +15,7 @@ use std::{collections::HashSet, future::Future, sync::Arc};
 use lease::{Authority, Clock};
 use tokio::{sync::Semaphore, task::JoinSet};
 
-use super::{Coordinator, Targets};
+use super::{Coordinator, LeaseState, Targets};
 use metrics::Metrics;
 use sink::Sink;
 
@@ -51,7 +52,8 @@ struct Program {
     metrics: Metrics,
 }
 
-/// Polls until `stop` resolves, then ends in good order.
+/// Polls until `stop` resolves, then ends gracefully. Ends with an error when the store definitely
+/// refuses this instance.
 pub async fn run(
     settings: Settings,
     authority: Arc<dyn Authority>,
@@ -63,12 +65,15 @@ pub async fn run(
     let headers = fetch::headers(&settings.headers).map_err(Error::Config)?;
     let mut sinks = Vec::new();
     for sink in &settings.sinks {
-        sinks.push(Sink::open(sink, &client).map_err(Error::Config)?);
+        let store = settings.store.as_deref();
+        sinks.push(Sink::open(sink, store, &client, &clock).map_err(Error::Config)?);
     }
     let targets = settings
         .targets_file
         .clone()
         .map_or(Targets::Store, Targets::File);
+    // A file that is not there now is a mistake; one that vanishes later is waited for.
+    targets.check().await.map_err(Error::Config)?;
     let coordinator = Coordinator::start(authority, clock.clone(), targets, options).await?;
     tracing::info!(instance = %coordinator.instance_id(), event = "started", "polling");
     let program = Arc::new(Program {
@@ -83,16 +88,20 @@ pub async fn run(
     });
     let mut workers = Workers::default();
     let served = serve_metrics(&program);
+    let mut refused = None;
     tokio::select! {
         () = workers.follow(&program) => {}
         error = served => return Err(error),
+        denied = program.coordinator.denied() => refused = Some(denied),
         () = stop => {}
     }
-    // Running polls are not broken off: the coordinator waits for them, since each holds its turn
-    // until its result is out.
+    // The coordinator waits for running polls, since each holds its turn until its result is out, and
+    // breaks off what takes too long.
     workers.tasks.detach_all();
-    program.coordinator.stop().await?;
-    Ok(())
+    if let Err(error) = program.coordinator.stop().await {
+        tracing::warn!(instance = %program.coordinator.instance_id(), %error, "stopped without an answer of the store: what is left ends with its ttl");
+    }
+    refused.map_or(Ok(()), |error| Err(super::Error::Store(error).into()))
 }
 
 async fn serve_metrics(program: &Arc<Program>) -> Error {
@@ -113,6 +122,8 @@ async fn serve_metrics(program: &Arc<Program>) -> Error {
 struct Workers {
     tasks: JoinSet<String>,
     busy: HashSet<String>,
+    /// Targets whose task has ended and whose figures are still shown.
+    ended: HashSet<String>,
 }
 
 impl Workers {
@@ -122,6 +133,7 @@ impl Workers {
             let owned = program.coordinator.owned();
             program.metrics.owns(owned.len());
             for target in owned {
+                self.ended.remove(&target);
                 if self.busy.insert(target.clone()) {
                     let program = program.clone();
                     self.tasks.spawn(async move {
@@ -135,9 +147,18 @@ impl Workers {
                 _ = changes.changed() => {}
                 Some(ended) = self.tasks.join_next() => if let Ok(target) = ended {
                     self.busy.remove(&target);
-                    program.metrics.forget(&target);
+                    self.ended.insert(target);
                 },
             }
+            // A hand-over that comes to nothing leaves the figures as they are.
+            self.ended.retain(|target| {
+                let state = program.coordinator.lease_info(target).state;
+                let kept = matches!(state, LeaseState::Owned | LeaseState::Uncertain);
+                if !kept {
+                    program.metrics.forget(target);
+                }
+                kept
+            });
         }
     }
 }

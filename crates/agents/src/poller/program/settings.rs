@@ -20,7 +20,8 @@ pub struct Settings {
     pub store: Option<String>,
     /// A YAML or JSON file with a list of targets. By default they come from the store.
     pub targets_file: Option<PathBuf>,
-    /// The address of targets that do not say their own; `{id}` stands for the target's id.
+    /// The address of targets that do not say their own; `{id}` stands for the target's id, `{field}`
+    /// and `{field.inner}` for a field of its document, `{+field}` for one that is not to be escaped.
     #[serde(serialize_with = "without_password_option")]
     pub url: Option<String>,
     /// How often a target is polled that does not say so itself: 4 to 120 seconds.
@@ -127,6 +128,9 @@ pub enum SinkSettings {
         /// How many entries the stream keeps, about.
         #[serde(default)]
         stream_length: Option<usize>,
+        /// What the keys `poll:fence:` and `poll:published:` begin with; the store's prefix by default.
+        #[serde(default)]
+        prefix: Option<String>,
     },
 }
 

@@ -12,6 +12,7 @@ use super::{
     pace::{self, Pace},
     report::Report,
     sink::Delivery,
+    template,
 };
 use crate::poller::{Target, Turn};
 
@@ -91,7 +92,7 @@ impl Program {
             outcome = tokio::time::timeout(limit, poll.send(&self.client, validators)) => {
                 outcome.unwrap_or_else(|_| Err(format!("no answer within {} ms", limit.as_millis())))
             }
-            () = turn.lost() => Err("the lease was lost meanwhile".to_owned()),
+            () = turn.lost() => Err("broken off: the lease is over, or this instance stops".to_owned()),
         };
         let duration_ms = self.clock.boot().since(began);
         let success = outcome.as_ref().is_ok_and(|answer| {
@@ -133,7 +134,14 @@ impl Program {
         }
         let deliveries = self.sinks.iter().map(|sink| async move {
             let limit = turn.left();
-            let outcome = match tokio::time::timeout(limit, sink.deliver(report)).await {
+            let delivered = async {
+                tokio::select! {
+                    delivered = tokio::time::timeout(limit, sink.deliver(report, limit)) => delivered,
+                    // Over before its time, or this instance stops.
+                    () = turn.lost() => Ok(Ok(Delivery::Late)),
+                }
+            };
+            let outcome = match delivered.await {
                 Ok(Ok(Delivery::Accepted)) => "accepted",
                 Ok(Ok(Delivery::Stale)) => {
                     tracing::warn!(target = turn.target(), event = "result_dropped", reason = "a newer token is known", sink = sink.name(), token = %turn.token(), "result dropped");
@@ -143,7 +151,7 @@ impl Program {
                     tracing::warn!(target = turn.target(), sink = sink.name(), %error, "a result was not delivered");
                     "failed"
                 }
-                Err(_) => {
+                Ok(Ok(Delivery::Late)) | Err(_) => {
                     tracing::warn!(target = turn.target(), sink = sink.name(), "a result was not delivered before the deadline");
                     "late"
                 }
@@ -180,7 +188,7 @@ impl Program {
         let own = target.document.get("url").and_then(Value::as_str);
         let text = match (own, &self.settings.url) {
             (Some(own), _) => own.to_owned(),
-            (None, Some(pattern)) => pattern.replace("{id}", &target.id),
+            (None, Some(pattern)) => template::fill(pattern, target)?,
             (None, None) => return Err("it has no `url`, and `poll.url` is not set".to_owned()),
         };
         let uri: Uri = text

@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::StreamExt as _;
 use lease::{Authority, Key, Transaction, Write, polling::TARGET};
 use leasehold_agents::poller::{Coordinator, Options, Targets};
 use leasehold_clock::System;
@@ -156,6 +157,14 @@ impl Home {
         .unwrap()
     }
 
+    /// Starts one that hears no events about targets: it knows of their changes only by looking.
+    pub async fn start_deaf_to_targets(&self, options: Options) -> Coordinator {
+        let authority = Arc::new(Deaf(self.authority.clone()));
+        Coordinator::start(authority, Arc::new(System), Targets::Store, options)
+            .await
+            .unwrap()
+    }
+
     pub async fn start_many(&self, count: usize) -> Vec<Coordinator> {
         let starts = (0..count).map(|_| self.start(Options::with_ttl_ms(TTL_MS)));
         futures_util::future::join_all(starts).await
@@ -229,5 +238,54 @@ impl Watchdog {
             0,
             "two owners at once"
         );
+    }
+}
+
+/// A store whose stream says nothing about targets, as Redis' does when a foreign program writes them.
+struct Deaf(Arc<dyn Authority>);
+
+macro_rules! passed_on {
+    ($($method:ident($($argument:ident: $type:ty),*) -> $answer:ty;)*) => {
+        $(fn $method(&self, $($argument: $type),*) -> lease::Answer<'_, $answer> {
+            self.0.$method($($argument),*)
+        })*
+    };
+}
+
+impl Authority for Deaf {
+    fn capabilities(&self) -> lease::Capabilities {
+        self.0.capabilities()
+    }
+
+    fn watch(&self, watching: lease::Watching) -> lease::Answer<'_, lease::Watch> {
+        Box::pin(async move {
+            let heard = self.0.watch(watching).await?.filter(|notice| {
+                let of_target = matches!(
+                    notice,
+                    Ok(lease::Notice::Event(event)) if event.key.kind() == TARGET
+                );
+                std::future::ready(!of_target)
+            });
+            Ok(Box::pin(heard) as lease::Watch)
+        })
+    }
+
+    passed_on! {
+        now() -> lease::UnixMillis;
+        acquire(request: lease::Acquire) -> lease::Acquired;
+        renew(request: lease::Renew) -> Vec<lease::Renewed>;
+        release(lease: lease::LeaseRef) -> bool;
+        revoke(request: lease::Revoke) -> Option<lease::Lease>;
+        depart(departure: lease::Departure) -> Vec<lease::Lease>;
+        handoff(step: lease::HandoffStep) -> lease::HandoffState;
+        commit(transaction: Transaction) -> lease::Committed;
+        lease(key: Key) -> Option<lease::Lease>;
+        lease_by_id(id: lease::LeaseId) -> Option<lease::Lease>;
+        leases(query: lease::LeaseQuery) -> lease::Page<lease::Lease>;
+        check(tokens: Vec<(Key, lease::Token)>) -> Vec<lease::Verdict>;
+        record(key: Key) -> Option<lease::Record>;
+        records(query: lease::RecordQuery) -> lease::Page<lease::Record>;
+        events(query: lease::EventQuery) -> lease::EventPage;
+        seals(after: lease::Revision, limit: usize) -> lease::history::SealPage;
     }
 }

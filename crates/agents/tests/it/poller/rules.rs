@@ -102,6 +102,46 @@ async fn paused_and_deleted_targets_are_released_at_once(kind: Kind) {
     until_loads(&fleet, &[1, 2]).await;
 }
 
+/// The store is written behind everybody's back, as foreign programs do it: who has not looked yet does
+/// not take over what was let go because it was paused or removed.
+async fn what_was_paused_is_not_picked_up_by_those_who_have_not_looked(kind: Kind) {
+    let home = home(kind).await;
+    home.put_targets(6).await;
+    // Only the first looks often enough to notice by itself.
+    let slow = Options {
+        discovery_ms: 600_000,
+        ..Options::with_ttl_ms(TTL_MS)
+    };
+    let fleet = [
+        home.start_deaf_to_targets(slow).await,
+        home.start(Options::with_ttl_ms(TTL_MS)).await,
+    ];
+    until_loads(&fleet, &[3, 3]).await;
+    let (other, owner) = (&fleet[0], &fleet[1]);
+    let owned = owner.owned();
+    let paused = |id: &String| {
+        let document = format!(r#"{{"id":"{id}","isPaused":true}}"#);
+        (id.clone(), Some(document))
+    };
+    let mut changes: Vec<_> = owned[..2].iter().map(paused).collect();
+    changes.push((owned[2].clone(), None));
+    home.put(changes).await;
+    wait::until(PATIENCE, "they are let go", async || {
+        owner.owned().is_empty()
+    })
+    .await;
+    // Time enough for anybody to take them.
+    let until = tokio::time::sleep(std::time::Duration::from_millis(1_500));
+    tokio::pin!(until);
+    loop {
+        assert_eq!(other.owned().len(), 3, "picked up: {:?}", other.owned());
+        tokio::select! {
+            () = &mut until => break,
+            () = tokio::time::sleep(std::time::Duration::from_millis(5)) => {}
+        }
+    }
+}
+
 async fn a_lease_that_another_program_holds_is_respected(kind: Kind) {
     let home = home(kind).await;
     let holder = Holder::new("somebody-else", "1").unwrap();
@@ -168,4 +208,5 @@ on_every_home!(
     a_lease_that_another_program_holds_is_respected,
     capacity_and_weight_bound_what_an_instance_takes,
     release_is_idempotent_and_leaves_the_target_to_others,
+    what_was_paused_is_not_picked_up_by_those_who_have_not_looked,
 );

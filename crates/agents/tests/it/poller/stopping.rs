@@ -3,11 +3,12 @@
 use std::time::{Duration, Instant};
 
 use lease::{EventKind, EventQuery, polling::NODE};
+use leasehold_agents::poller::Options;
 use leasehold_testkit::wait;
 
-use crate::poller::fleet::{Kind, PATIENCE, Watchdog, home, until_loads};
+use crate::poller::fleet::{Kind, PATIENCE, TTL_MS, Watchdog, home, on_redis, until_loads};
 
-async fn stop_ends_polls_then_leases_then_presence_and_the_others_take_over_at_once(kind: Kind) {
+async fn stop_releases_each_target_after_its_own_poll_and_presence_last(kind: Kind) {
     let home = home(kind).await;
     home.put_targets(9).await;
     let fleet = home.start_many(3).await;
@@ -20,10 +21,15 @@ async fn stop_ends_polls_then_leases_then_presence_and_the_others_take_over_at_o
         let leaver = leaver.clone();
         async move { leaver.stop().await }
     });
-    // The running poll comes first: nothing is released while it runs.
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    // The others go at once; what is being polled stays until its poll is over.
+    let has = |target: &str| rest.iter().any(|it| it.is_owned(target));
+    wait::until(PATIENCE, "the others are taken over", async || {
+        rest.iter().map(|it| it.owned().len()).sum::<usize>() == 8
+    })
+    .await;
     assert!(!stop.is_finished());
-    assert!(rest.iter().all(|it| it.owned().len() == 3));
+    assert!(!has(&polled), "released while it was polled");
+    assert!(turn.is_current());
     drop(turn);
     #[expect(clippy::disallowed_methods, reason = "a test measures real time")]
     let from = Instant::now();
@@ -72,4 +78,36 @@ async fn a_dropped_coordinator_gives_its_targets_back() {
     until_loads(&fleet, &[4]).await;
 }
 
-on_every_home!(stop_ends_polls_then_leases_then_presence_and_the_others_take_over_at_once);
+#[expect(clippy::disallowed_methods, reason = "a test measures real time")]
+async fn timed<T>(work: impl Future<Output = T>) -> (T, Duration) {
+    let from = Instant::now();
+    let done = work.await;
+    (done, from.elapsed())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_keeps_to_its_budget_while_redis_is_away_and_while_a_poll_does_not_end() {
+    let (home, redis) = on_redis().await;
+    home.put_targets(4).await;
+    let options = Options::with_ttl_ms(TTL_MS);
+    let budget = Duration::from_millis(options.stop_ms + 500);
+    let fleet = [home.start(options.clone()).await];
+    until_loads(&fleet, &[4]).await;
+    // A poll that ends only when it is broken off.
+    let turn = fleet[0].turn("session-1").expect("owned");
+    let poll = tokio::spawn(async move { turn.lost().await });
+    let (stopped, took) = timed(fleet[0].stop()).await;
+    assert_eq!(stopped, Ok(()));
+    assert!(took < budget, "{took:?}");
+    poll.await.unwrap();
+
+    let fleet = [home.start(options).await];
+    until_loads(&fleet, &[4]).await;
+    redis.pause();
+    let (stopped, took) = timed(fleet[0].stop()).await;
+    assert!(stopped.is_err(), "left to its ttl");
+    assert!(took < budget, "{took:?}");
+    redis.resume();
+}
+
+on_every_home!(stop_releases_each_target_after_its_own_poll_and_presence_last);

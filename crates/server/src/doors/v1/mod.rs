@@ -15,6 +15,7 @@ mod plan;
 mod renew;
 mod runners;
 mod sites;
+mod targets;
 mod zones;
 
 use utoipa_axum::router::OpenApiRouter;
@@ -32,6 +33,7 @@ pub(super) fn router() -> OpenApiRouter<App> {
         .merge(fences::router())
         .merge(holders::router())
         .merge(nodes::router())
+        .merge(targets::router())
         .merge(runners::router())
         .merge(cameras::router())
         .merge(zones::router())

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
 mod fleet;
+mod foreign;
 mod homes;
 mod logs;
 mod metrics;
@@ -15,4 +16,6 @@ mod program;
 mod scale;
 mod sinks;
 mod spread;
+mod stopping;
 mod takeover;
+mod targets;

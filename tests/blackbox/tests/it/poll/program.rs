@@ -151,3 +151,39 @@ async fn a_wrong_configuration_is_refused_with_the_field_that_is_wrong() {
     child.wait_for_line("interval_seconds", PATIENCE).await;
     assert!(!child.wait(PATIENCE).await.success());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_a_prefix_the_redis_sink_goes_by_the_stores_own_fences_and_addresses_by_fields() {
+    let mut fleet = Fleet::new(0).await;
+    let mut redis = fleet.connect().await;
+    let document = r#"{"id":"session-1","save":{"slot":"slot-3"}}"#;
+    let _: () = redis.set("blue:session:session-1", document).await.unwrap();
+    let mut settings = fleet.settings();
+    settings.store = format!("{}?prefix=blue:", settings.store);
+    settings.url = settings.url.replace("{id}", "{save.slot}");
+    settings.more = format!(
+        "  sinks:\n    - redis: {{url: '{}', stream: results}}\n",
+        fleet.redis.url()
+    );
+    fleet.start_with(1, &settings).await;
+    wait::until(PATIENCE, "results", async || {
+        let published: u64 = redis.xlen("results").await.unwrap();
+        published > 2
+    })
+    .await;
+    assert!(fleet.target.hits().iter().all(|hit| hit.target == "slot-3"));
+    let published: u64 = redis.get("blue:poll:published:session-1").await.unwrap();
+    let fence: u64 = redis.get("blue:poll:fence:session-1").await.unwrap();
+    assert_eq!(published, fence);
+    let without: bool = redis.exists("poll:published:session-1").await.unwrap();
+    assert!(!without, "outside of the prefix");
+    // The store's fence counts: a newer grant silences this one.
+    let _: () = redis
+        .set("blue:poll:fence:session-1", fence + 1)
+        .await
+        .unwrap();
+    fleet.instances[0]
+        .child
+        .wait_for_line("a newer token is known", PATIENCE)
+        .await;
+}

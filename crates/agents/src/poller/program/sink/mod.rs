@@ -2,8 +2,11 @@
 
 mod http;
 mod redis;
+mod stdout;
 
-use std::io::Write as _;
+use std::{sync::Arc, time::Duration};
+
+use lease::Clock;
 
 use super::{fetch::HttpClient, report::Report, settings::SinkSettings};
 
@@ -14,28 +17,37 @@ pub(super) enum Delivery {
     Accepted,
     /// A newer token is known there: dropped.
     Stale,
+    /// Its deadline passed before it could be delivered: dropped.
+    Late,
 }
 
 /// A place for results.
 pub(super) enum Sink {
-    Stdout,
+    Stdout(stdout::StdoutSink),
     Http(http::HttpSink),
     Redis(redis::RedisSink),
 }
 
 impl Sink {
     /// Nothing is sent yet: a sink that is away must not keep the program from starting.
-    pub fn open(settings: &SinkSettings, client: &HttpClient) -> Result<Self, String> {
+    pub fn open(
+        settings: &SinkSettings,
+        store: Option<&str>,
+        client: &HttpClient,
+        clock: &Arc<dyn Clock>,
+    ) -> Result<Self, String> {
         Ok(match settings {
-            SinkSettings::Stdout => Self::Stdout,
+            SinkSettings::Stdout => Self::Stdout(stdout::StdoutSink::start(clock.clone())?),
             SinkSettings::Http { url } => Self::Http(http::HttpSink::new(url, client.clone())?),
             SinkSettings::Redis {
                 url,
                 channel,
                 stream,
                 stream_length,
+                prefix,
             } => Self::Redis(redis::RedisSink::new(
                 url,
+                redis::prefix(prefix.as_deref(), url, store),
                 channel.clone(),
                 stream.clone(),
                 *stream_length,
@@ -45,27 +57,19 @@ impl Sink {
 
     pub const fn name(&self) -> &'static str {
         match self {
-            Self::Stdout => "stdout",
+            Self::Stdout(_) => "stdout",
             Self::Http(_) => "http",
             Self::Redis(_) => "redis",
         }
     }
 
-    /// Delivers one result. The caller bounds the time.
-    pub async fn deliver(&self, report: &Report) -> Result<Delivery, String> {
+    /// Delivers one result, whose ownership is trusted for `left` from now. The caller bounds the time.
+    pub async fn deliver(&self, report: &Report, left: Duration) -> Result<Delivery, String> {
         let text = serde_json::to_string(report).map_err(|error| error.to_string())?;
         match self {
-            Self::Stdout => {
-                // A pipe that nobody reads blocks; not the tasks of others, though.
-                let written = tokio::task::spawn_blocking(move || {
-                    let mut stdout = std::io::stdout().lock();
-                    writeln!(stdout, "{text}").and_then(|()| stdout.flush())
-                });
-                written
-                    .await
-                    .map_err(|error| error.to_string())?
-                    .map_err(|error| error.to_string())?;
-                Ok(Delivery::Accepted)
+            Self::Stdout(sink) => {
+                let left_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
+                sink.deliver(text, left_ms).await
             }
             Self::Http(sink) => sink.deliver(report, text).await,
             Self::Redis(sink) => sink.deliver(report, text).await,

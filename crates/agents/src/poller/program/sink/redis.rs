@@ -25,6 +25,30 @@ end
 return 1
 ";
 
+/// What the keys in Redis begin with: as it is set, or as the sink's own URL says, or as that of the
+/// store does, whose fences are compared with.
+pub(super) fn prefix(set: Option<&str>, url: &str, store: Option<&str>) -> String {
+    let in_url = |url: &str| {
+        let (_, query) = url.split_once('?')?;
+        let prefix = query
+            .split('&')
+            .find_map(|pair| pair.strip_prefix("prefix="))?;
+        Some(prefix.to_owned())
+    };
+    let of_store = |url: &str| {
+        let is_cluster = url.starts_with("redis-cluster:");
+        match in_url(url) {
+            // As the store does it: without the tag the keys would be spread over the nodes.
+            Some(prefix) if is_cluster && !prefix.contains('{') => Some(format!("{{{prefix}}}:")),
+            None if is_cluster => Some("{leasehold}:".to_owned()),
+            prefix => prefix,
+        }
+    };
+    let set = set.map(str::to_owned).or_else(|| in_url(url));
+    let store = store.filter(|url| url.starts_with("redis"));
+    set.or_else(|| of_store(store?)).unwrap_or_default()
+}
+
 /// Publishes results in Redis.
 pub(in super::super) struct RedisSink {
     client: ::redis::Client,
@@ -34,17 +58,20 @@ pub(in super::super) struct RedisSink {
     channel: Option<String>,
     stream: Option<String>,
     stream_length: usize,
+    prefix: String,
 }
 
 impl RedisSink {
     pub fn new(
         url: &str,
+        prefix: String,
         channel: Option<String>,
         stream: Option<String>,
         stream_length: Option<usize>,
     ) -> Result<Self, String> {
         // The URL may hold a password: it is not repeated.
-        let client = ::redis::Client::open(url)
+        let plain = url.split_once('?').map_or(url, |(plain, _)| plain);
+        let client = ::redis::Client::open(plain)
             .map_err(|_| "poll.sinks: the url of a Redis sink is not a Redis URL".to_owned())?;
         Ok(Self {
             client,
@@ -53,6 +80,7 @@ impl RedisSink {
             channel,
             stream,
             stream_length: stream_length.unwrap_or(STREAM_LENGTH),
+            prefix,
         })
     }
 
@@ -68,8 +96,8 @@ impl RedisSink {
             .map(|channel| channel.replace("{id}", &report.target));
         let accepted: i64 = self
             .script
-            .key(format!("poll:fence:{}", report.target))
-            .key(format!("poll:published:{}", report.target))
+            .key(format!("{}poll:fence:{}", self.prefix, report.target))
+            .key(format!("{}poll:published:{}", self.prefix, report.target))
             .arg(report.token.get())
             .arg(text)
             .arg(channel.unwrap_or_default())
@@ -84,5 +112,26 @@ impl RedisSink {
         } else {
             Delivery::Stale
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::prefix;
+
+    #[test]
+    fn the_prefix_is_the_one_that_the_stores_fences_have() {
+        let sink = "redis://h/";
+        let of = |store| prefix(None, sink, Some(store));
+        assert_eq!(of("redis://h/1?prefix=blue:"), "blue:");
+        assert_eq!(of("redis://h/?history=9"), "");
+        assert_eq!(of("redis-cluster://h"), "{leasehold}:");
+        assert_eq!(of("redis-cluster://h?prefix=blue"), "{blue}:");
+        assert_eq!(of("postgres://h/d?prefix=no"), "");
+        assert_eq!(
+            prefix(Some("set:"), sink, Some("redis://h?prefix=a")),
+            "set:"
+        );
+        assert_eq!(prefix(None, "redis://h/?prefix=own:", None), "own:");
     }
 }

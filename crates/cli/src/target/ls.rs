@@ -1,0 +1,79 @@
+//! `leasehold target ls`.
+
+use std::{process::ExitCode, sync::Arc};
+
+use lease::{Authority, RecordQuery, polling::TARGET};
+use leasehold_api::TargetList;
+use serde_json::{Map, Value};
+
+use super::{Place, fields};
+use crate::{
+    exit::Outcome,
+    print::{self, Format},
+};
+
+/// How many targets are read at a time.
+const PAGE: usize = 1_000;
+
+/// List the targets
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  leasehold target ls
+  leasehold target ls --prefix eu- --json | jq '.targets[].url'
+
+`leasehold nodes` shows who polls them.")]
+pub struct Arguments {
+    /// Only ids that begin with this
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    prefix: String,
+    #[command(flatten)]
+    format: Format,
+    #[command(flatten)]
+    pub place: Place,
+}
+
+/// Reads and shows them.
+pub async fn run(arguments: Arguments, authority: &Arc<dyn Authority>) -> Outcome {
+    let mut targets: Vec<Map<String, Value>> = Vec::new();
+    let mut after = None;
+    loop {
+        let query = RecordQuery {
+            kind: TARGET.to_owned(),
+            prefix: arguments.prefix.clone(),
+            after,
+            limit: PAGE,
+        };
+        let page = authority.records(query).await?;
+        targets.extend(page.items.iter().map(|record| {
+            let mut fields = fields(record);
+            fields.insert("id".to_owned(), record.key.id().into());
+            fields
+        }));
+        after = page.items.last().map(|record| record.key.id().to_owned());
+        if !page.more || after.is_none() {
+            break;
+        }
+    }
+    if arguments.format.json {
+        print::json(&TargetList {
+            targets,
+            next_cursor: None,
+        })?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut rows = print::table(["TARGET", "STATE", "INTERVAL", "URL"]);
+    for target in &targets {
+        let text = |name: &str| target.get(name).and_then(Value::as_str).unwrap_or("-");
+        let paused = target.get("isPaused") == Some(&Value::Bool(true));
+        let interval = target.get("intervalSeconds").and_then(Value::as_f64);
+        rows.add_row([
+            text("id").to_owned(),
+            if paused { "paused" } else { "active" }.to_owned(),
+            interval.map_or_else(|| "-".to_owned(), |seconds| format!("{seconds}s")),
+            text("url").to_owned(),
+        ]);
+    }
+    print::show(&rows, "no targets")?;
+    Ok(ExitCode::SUCCESS)
+}
