@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use leasehold_blackbox::target::now_ms;
+use leasehold_testkit::wait;
 use redis::AsyncCommands;
 use serde_json::Value;
 
 use crate::{
     cli_support::run,
-    poll::fleet::{Fleet, Settings},
+    poll::fleet::{Fleet, PATIENCE, Settings},
 };
 
 /// Settings with the long intervals of the defaults, so that only what is looked at often is noticed soon.
@@ -82,6 +83,15 @@ async fn a_foreign_program_that_should_have_a_share_gets_it_and_is_shown_by_its_
     fleet.until_loads(&[6]).await;
     let program = foreign_program(fleet.connect().await, fleet.targets.clone(), 3);
     let program = tokio::spawn(program);
+    wait::until(PATIENCE, "it has its share", async || {
+        let owners = fleet.owners().await;
+        owners
+            .values()
+            .filter(|it| it.contains("foreign-1"))
+            .count()
+            == 3
+    })
+    .await;
     fleet.until_loads(&[3]).await;
     let shown = run(&["nodes", "--json", "--store", &fleet.redis.url()], &[]).await;
     let view: Value = serde_json::from_str(&shown.stdout).unwrap();
