@@ -26,6 +26,7 @@ mod seconds;
 pub mod sessions;
 pub mod stream;
 mod time;
+pub mod worker;
 mod zones;
 
 pub use acquire::{
