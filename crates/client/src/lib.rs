@@ -60,7 +60,7 @@ mod watch;
 mod words;
 
 pub use client::{Client, Options};
-pub use control_plane::{ControlPlaneClient, Outcome};
+pub use control_plane::{ControlPlaneClient, Outcome, RunnerClient};
 pub use error::Error;
 pub use keeper::{Guard, Keeper, Lost, State};
 pub use leases::{EventFilter, LeaseFilter};
