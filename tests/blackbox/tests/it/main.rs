@@ -3,6 +3,7 @@
 mod cli;
 mod cli_support;
 mod control_plane;
+mod manager;
 mod migrate_command;
 mod openapi;
 mod outbox;
