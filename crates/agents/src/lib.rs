@@ -2,7 +2,8 @@
 
 pub mod camera;
 mod ffmpeg;
-mod listen;
+pub mod manager;
 pub mod orchestrator;
 pub mod poller;
 pub mod supervise;
+mod surface;

@@ -9,8 +9,8 @@ use crate::{
     config::Config,
     doctor,
     exit::{Exit, Failure, Outcome},
-    explain, lease, logging, man, migrate, nodes, plan, poll, run, runner, serve, settings, target,
-    token, worker,
+    explain, lease, logging, man, manager, migrate, nodes, plan, poll, run, runner, serve,
+    settings, target, token, worker,
 };
 
 const ABOUT: &str = "\
@@ -100,6 +100,7 @@ enum Verb {
     Serve(serve::Arguments),
     Run(run::Arguments),
     Worker(worker::Arguments),
+    Manager(manager::Arguments),
     CameraWorker(camera_worker::Arguments),
     Poll(poll::Arguments),
     Nodes(nodes::Arguments),
@@ -132,7 +133,10 @@ enum Verb {
 impl Verb {
     /// Whether it runs for long and logs what it does.
     const fn is_service(&self) -> bool {
-        matches!(self, Self::Serve(_) | Self::Worker(_) | Self::Poll(_))
+        matches!(
+            self,
+            Self::Serve(_) | Self::Worker(_) | Self::Poll(_) | Self::Manager(_)
+        )
     }
 }
 
@@ -163,7 +167,15 @@ impl Cli {
         if let Verb::CameraWorker(arguments) = self.verb {
             return runtime(true)?.block_on(camera_worker::run(arguments, &self.shared));
         }
-        let config = self.shared.load()?;
+        // A manager's file has keys of its own.
+        let shared = match &self.verb {
+            Verb::Manager(_) => Shared {
+                config: None,
+                ..self.shared.clone()
+            },
+            _ => self.shared.clone(),
+        };
+        let config = shared.load()?;
         logging::start(&config.log, self.verb.is_service())?;
         let runtime = runtime(self.verb.is_service())?;
         runtime.block_on(async {
@@ -172,6 +184,7 @@ impl Cli {
                 Verb::Run(arguments) => run::run(arguments, config).await,
                 Verb::Worker(arguments) => worker::run(arguments, &self.shared, config).await,
                 Verb::Poll(arguments) => poll::run(arguments, config).await,
+                Verb::Manager(arguments) => manager::run(arguments, &self.shared).await,
                 Verb::Nodes(arguments) => nodes::run(arguments, config).await,
                 Verb::Target(verb) => target::run(verb, config).await,
                 Verb::Plan(arguments) => plan::run(arguments, config).await,

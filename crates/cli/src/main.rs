@@ -15,6 +15,7 @@ mod holder;
 mod lease;
 mod logging;
 mod man;
+mod manager;
 mod migrate;
 mod nodes;
 mod plan;

@@ -64,7 +64,7 @@ mod watch;
 mod words;
 
 pub use client::{Client, Options};
-pub use control_plane::{ControlPlaneClient, Outcome};
+pub use control_plane::{ControlPlaneClient, Outcome, RunnerClient};
 pub use error::Error;
 pub use follower::{Change, Follower};
 pub use keeper::{Guard, Keeper, Lost, State};

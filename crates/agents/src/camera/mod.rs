@@ -35,10 +35,9 @@ use tokio::net::{TcpListener, TcpStream};
 
 pub use publish::Sink;
 
-use crate::{listen, supervise::Launcher};
+use crate::supervise::Launcher;
 use metrics::Metrics;
 use stream::Common;
-use surface::Surface;
 use worker::Worker;
 
 /// How often the fence file and the manager's life are looked at.
@@ -147,7 +146,10 @@ pub async fn run(
         .apply(config)
         .await
         .map_err(|refused| Error::Config(refused.to_string()))?;
-    let serving = tokio::spawn(listen::serve(listener, Surface(worker.clone())));
+    let serving = tokio::spawn(crate::surface::serve(listener, {
+        let worker = worker.clone();
+        move |request| surface::answer(worker.clone(), request)
+    }));
     tracing::info!(%address, shard = options.shard_id, "worker serves");
     let ended = tokio::select! {
         () = worker.terminated() => Ended::Terminated,

@@ -109,6 +109,11 @@ impl Child {
         self.guardian
     }
 
+    /// The process id of the program, once it was launched.
+    pub fn pid(&self) -> Option<u32> {
+        self.known.borrow().pid
+    }
+
     /// Waits until the program was launched, and gives its process id. It may have ended since.
     pub async fn started(&mut self) -> Result<u32, Error> {
         let known = self
@@ -144,6 +149,13 @@ impl Child {
     /// its end, or the program blocks.
     pub fn take_stdout(&mut self) -> Option<ChildStdout> {
         self.stdout.take()
+    }
+
+    /// What it prints from now on, apart from the child, so that one task can read while another waits.
+    /// [`Child::line`] has nothing more after this.
+    pub fn take_lines(&mut self) -> Lines {
+        let (_, nothing) = mpsc::channel(1);
+        Lines(std::mem::replace(&mut self.lines, nothing))
     }
 
     /// Sets the moments at which the tree is asked to end (SIGTERM) and killed (SIGKILL), whatever
@@ -184,6 +196,17 @@ impl Child {
             Ok(written) if written == line.len() => Ok(()),
             Ok(_) | Err(_) => Err(Error::Guardian),
         }
+    }
+}
+
+/// The lines of a program: see [`Child::take_lines`].
+#[derive(Debug)]
+pub struct Lines(mpsc::Receiver<Line>);
+
+impl Lines {
+    /// The next line; `None` when both streams have ended.
+    pub async fn next(&mut self) -> Option<Line> {
+        self.0.recv().await
     }
 }
 

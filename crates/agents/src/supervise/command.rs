@@ -7,6 +7,7 @@ use std::{
     path::PathBuf,
     process::Stdio,
     sync::{Mutex, PoisonError},
+    time::Duration,
 };
 
 use lease::BootMillis;
@@ -18,7 +19,7 @@ use tokio::net::unix::pipe;
 
 use super::{
     Child, Error,
-    guardian::{Deadline, Settings},
+    guardian::{Deadline, ORPHAN_GRACE_MS, Settings},
 };
 
 /// Descriptors that are to be inherited are open to every program that is started meanwhile, so
@@ -71,6 +72,7 @@ pub struct Command {
     input: Input,
     output: Output,
     deadline: Deadline,
+    orphan_grace_ms: u64,
 }
 
 impl Command {
@@ -85,6 +87,7 @@ impl Command {
             input: Input::Nothing,
             output: Output::Lines,
             deadline: Deadline::NEVER,
+            orphan_grace_ms: ORPHAN_GRACE_MS,
         }
     }
 
@@ -134,6 +137,13 @@ impl Command {
         self
     }
 
+    /// Sets how long the tree may take to end after this process vanished, if the deadline is later:
+    /// five seconds by default, and killed immediately with none.
+    pub fn orphan_grace(mut self, grace: Duration) -> Self {
+        self.orphan_grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+        self
+    }
+
     /// Starts it under a guardian.
     ///
     /// A program that cannot be found or run ends with code 127 or 126, as under a shell.
@@ -148,6 +158,7 @@ impl Command {
             reports: reports_write.as_raw_fd(),
             foreground,
             deadline: self.deadline,
+            orphan_grace_ms: self.orphan_grace_ms,
         };
         let mut command = tokio::process::Command::new(&launcher.0);
         command

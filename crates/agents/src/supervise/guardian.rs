@@ -37,8 +37,9 @@ use super::{
 
 /// How long what a program left behind may take to end after it.
 const LEFTOVER_GRACE_MS: u64 = 1_000;
-/// How long a tree may take to end after its supervisor vanished, if the deadline is later.
-const ORPHAN_GRACE_MS: u64 = 5_000;
+/// How long a tree may take to end after its supervisor vanished, if the deadline is later and nothing
+/// else was said.
+pub(super) const ORPHAN_GRACE_MS: u64 = 5_000;
 /// Between two passes of killing: a process that forked during the last pass is found in the next.
 const KILL_PASS_MS: u64 = 5;
 /// Messages between the guardian's threads: each thread waits for its own to be taken.
@@ -57,6 +58,8 @@ pub(super) struct Settings {
     pub(super) foreground: bool,
     /// The first deadline, so that the program never runs without one.
     pub(super) deadline: Deadline,
+    /// How long the tree may take to end after the supervisor vanished.
+    pub(super) orphan_grace_ms: u64,
 }
 
 /// When the tree is asked to end and when it is killed; `u64::MAX` is never.
@@ -74,7 +77,7 @@ impl Deadline {
 }
 
 impl Settings {
-    pub(super) fn arguments(&self) -> [OsString; 6] {
+    pub(super) fn arguments(&self) -> [OsString; 7] {
         [
             GUARDIAN.into(),
             self.orders.to_string().into(),
@@ -82,12 +85,13 @@ impl Settings {
             if self.foreground { "fg" } else { "bg" }.into(),
             self.deadline.ask_at_ms.to_string().into(),
             self.deadline.kill_at_ms.to_string().into(),
+            self.orphan_grace_ms.to_string().into(),
         ]
     }
 
     fn parse(words: &[OsString]) -> Option<Self> {
         let words: Option<Vec<&str>> = words.iter().map(|word| word.to_str()).collect();
-        let [orders, reports, place, ask, kill] = words?.try_into().ok()?;
+        let [orders, reports, place, ask, kill, orphan] = words?.try_into().ok()?;
         Some(Self {
             orders: orders.parse().ok()?,
             reports: reports.parse().ok()?,
@@ -96,6 +100,7 @@ impl Settings {
                 ask_at_ms: ask.parse().ok()?,
                 kill_at_ms: kill.parse().ok()?,
             },
+            orphan_grace_ms: orphan.parse().ok()?,
         })
     }
 }
@@ -111,7 +116,7 @@ enum Input {
 }
 
 pub(super) fn main(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
-    let words: Vec<OsString> = arguments.by_ref().take(5).collect();
+    let words: Vec<OsString> = arguments.by_ref().take(6).collect();
     let Some(settings) = Settings::parse(&words) else {
         eprintln!("leasehold: this command is for leasehold's own use");
         return ExitCode::from(FAILED);
@@ -154,6 +159,7 @@ struct Guardian {
     cgroup: Option<Cgroup>,
     timer: Arc<TimerFd>,
     deadline: Deadline,
+    orphan_grace_ms: u64,
     phase: Phase,
     cause: Cause,
     end: Option<End>,
@@ -196,6 +202,7 @@ impl Guardian {
             cgroup,
             timer: Arc::clone(&timer),
             deadline: settings.deadline,
+            orphan_grace_ms: settings.orphan_grace_ms,
             phase: Phase::Running,
             cause: Cause::Own,
             end: None,
@@ -235,7 +242,7 @@ impl Guardian {
                 }
             }
             Input::Order(Order::Stop { grace_ms }) => self.stop(Cause::Stopped, grace_ms),
-            Input::SupervisorGone => self.stop(Cause::Orphaned, ORPHAN_GRACE_MS),
+            Input::SupervisorGone => self.stop(Cause::Orphaned, self.orphan_grace_ms),
             Input::Ended(end) => {
                 self.end = Some(end);
                 self.stop(Cause::Own, LEFTOVER_GRACE_MS);
@@ -381,6 +388,7 @@ mod tests {
                 ask_at_ms: 7,
                 kill_at_ms: u64::MAX,
             },
+            orphan_grace_ms: 8,
         };
         let words = settings.arguments();
         assert_eq!(Settings::parse(&words[1..]), Some(settings));

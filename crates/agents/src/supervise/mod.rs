@@ -26,7 +26,7 @@ mod tree;
 
 use std::{ffi::OsString, process::ExitCode};
 
-pub use child::{Child, Error};
+pub use child::{Child, Error, Lines};
 pub use command::{Command, Input, Launcher, Output};
 pub use exit::{Cause, End, Exit};
 pub use output::{Line, Stream};

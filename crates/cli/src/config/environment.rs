@@ -18,11 +18,16 @@ pub struct Setting {
 
 /// Variables with our prefix that are no settings: for the command line itself, and those that
 /// `leasehold run` gives to its command.
-const OTHERS: [&str; 3] = [super::FILE_VARIABLE, "LEASEHOLD_FENCE", "LEASEHOLD_KEY"];
+const OTHERS: [&str; 4] = [
+    super::FILE_VARIABLE,
+    "LEASEHOLD_FENCE",
+    "LEASEHOLD_FENCE_FILE",
+    "LEASEHOLD_KEY",
+];
 /// Every setting's variable begins with this.
 const PREFIX: &str = "LEASEHOLD_";
-/// Belongs to the tests.
-const TEST_PREFIX: &str = "LEASEHOLD_TEST";
+/// Belong to the tests, to `leasehold manager`, which checks its own, and to the workers of a manager.
+const OTHER_PREFIXES: [&str; 3] = ["LEASEHOLD_TEST", "LEASEHOLD_MANAGER_", "LEASEHOLD_WORKER_"];
 
 macro_rules! setting {
     ($path:literal, $variable:literal, $set:expr) => {
@@ -352,7 +357,8 @@ pub fn unknown_variables(variables: &[(String, String)]) -> Vec<(String, Option<
     variables
         .iter()
         .map(|(name, _)| name)
-        .filter(|name| name.starts_with(PREFIX) && !name.starts_with(TEST_PREFIX))
+        .filter(|name| name.starts_with(PREFIX))
+        .filter(|name| !OTHER_PREFIXES.iter().any(|other| name.starts_with(other)))
         .filter(|name| !OTHERS.contains(&name.as_str()))
         .filter(|name| {
             SETTINGS

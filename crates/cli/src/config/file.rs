@@ -2,16 +2,17 @@
 
 use std::path::Path;
 
+use serde::de::DeserializeOwned;
 use serde_saphyr::Error;
 
-use super::{Config, wrong};
+use super::wrong;
 use crate::exit::Failure;
 
 /// A configuration is a page or two; a larger file is not one.
 const MAX_BYTES: u64 = 1024 * 1024;
 
 /// Reads a file.
-pub fn read(path: &Path) -> Result<Config, Failure> {
+pub fn read<T: DeserializeOwned + Default>(path: &Path) -> Result<T, Failure> {
     let shown = path.display();
     let size =
         std::fs::metadata(path).map_err(|error| wrong(format!("cannot read {shown}: {error}")))?;
@@ -23,13 +24,13 @@ pub fn read(path: &Path) -> Result<Config, Failure> {
     parse(&text).map_err(|error| explain(&error, &shown.to_string()))
 }
 
-fn parse(text: &str) -> Result<Config, Box<Error>> {
+fn parse<T: DeserializeOwned + Default>(text: &str) -> Result<T, Box<Error>> {
     // A file with nothing but comments is a configuration with nothing but defaults.
     if text.lines().all(|line| {
         let line = line.trim();
         line.is_empty() || line.starts_with('#') || line == "---"
     }) {
-        return Ok(Config::default());
+        return Ok(T::default());
     }
     serde_saphyr::from_str(text).map_err(Box::new)
 }
@@ -83,9 +84,10 @@ pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
 
     fn complaint(text: &str) -> String {
-        explain(&parse(text).unwrap_err(), "leasehold.yaml").to_string()
+        explain(&parse::<Config>(text).unwrap_err(), "leasehold.yaml").to_string()
     }
 
     #[test]
@@ -107,7 +109,8 @@ mod tests {
 
     #[test]
     fn an_empty_file_is_all_defaults() {
-        assert_eq!(parse("# nothing\n").unwrap().lease.ttl.millis(), 30_000);
-        assert_eq!(parse("lease: {ttl: 5}").unwrap().lease.ttl.millis(), 5_000);
+        let ttl = |text: &str| parse::<Config>(text).unwrap().lease.ttl.millis();
+        assert_eq!(ttl("# nothing\n"), 30_000);
+        assert_eq!(ttl("lease: {ttl: 5}"), 5_000);
     }
 }

@@ -11,6 +11,7 @@ mod timing;
 use std::path::{Path, PathBuf};
 
 pub use environment::{SETTINGS, unknown_variables};
+pub use file::{nearest, read};
 pub use limits::Limits;
 pub use period::Period;
 pub use sections::{Config, Log, LogFormat, Server};

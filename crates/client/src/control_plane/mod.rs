@@ -6,6 +6,7 @@
 
 mod breaker;
 mod plain;
+mod runner;
 
 use std::sync::{
     Arc,
@@ -24,6 +25,7 @@ use serde_json::Value;
 
 use crate::{Client, Error, Options, client::Call};
 use breaker::Breaker;
+pub use runner::{Observer, RunnerClient};
 
 /// How a call came out.
 #[derive(Clone, Debug)]
@@ -117,6 +119,21 @@ impl ControlPlaneClient {
         self.get(&paths::fill(paths::RUNNER, &[runner_id]))
             .await
             .into()
+    }
+
+    /// The runners of a site.
+    pub async fn runners(&self, tenant: &str, site: &str) -> Outcome<Vec<Runner>> {
+        let (tenant, site) = (paths::encode(tenant), paths::encode(site));
+        let path = format!(
+            "{}/?tenant_id={tenant}&site_id={site}&limit=1000",
+            paths::RUNNERS
+        );
+        let page: Result<Value, Error> = self.guarded(self.client.get(path)).await;
+        let runners = page.and_then(|page| {
+            let (found, _) = plain::page(page, "runners")?;
+            found.into_iter().map(plain::read).collect()
+        });
+        runners.into()
     }
 
     /// Takes this runner off the list; what it has is free at once.

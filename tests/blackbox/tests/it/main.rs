@@ -5,6 +5,7 @@ mod cli;
 mod cli_support;
 mod control_plane;
 mod demo;
+mod manager;
 mod migrate_command;
 mod openapi;
 mod operator;

@@ -4,46 +4,46 @@
 use std::{io, net::SocketAddr, sync::Arc};
 
 use bytes::Bytes;
-use http::{Method, Request, Response, StatusCode};
-use http_body_util::Full;
-use hyper::body::Incoming;
+use http::{Method, Request, StatusCode};
 use leasehold_api::{NodeList, paths};
-use tokio::{net::TcpListener, time::timeout};
+use tokio::time::timeout;
 
 use super::Program;
-use crate::listen::{self, AsyncHandler, OPENMETRICS, PATIENCE, plain, with};
+use crate::surface::{self, Answer, PATIENCE, plain};
 
 /// Serves until it is dropped.
 pub(super) async fn serve(program: &Arc<Program>, address: SocketAddr) -> io::Result<()> {
-    let listener = TcpListener::bind(address).await?;
+    let listener = surface::bind(address).await?;
     tracing::info!(address = %listener.local_addr()?, "metrics are served");
-    listen::serve(listener, Surface(program.clone())).await;
+    let program = program.clone();
+    surface::serve(listener, move |request| {
+        let program = program.clone();
+        async move { answer(&program, &request).await }
+    })
+    .await;
     Ok(())
 }
 
-struct Surface(Arc<Program>);
-
-impl AsyncHandler for Surface {
-    async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
-        if request.method() != Method::GET {
-            return plain(
-                StatusCode::METHOD_NOT_ALLOWED,
-                "only GET is answered here\n",
-            );
-        }
-        match request.uri().path().trim_end_matches('/') {
-            "" | "/metrics" => with(StatusCode::OK, OPENMETRICS, self.0.metrics.text()),
-            paths::NODES => nodes(&self.0).await,
-            _ => plain(
-                StatusCode::NOT_FOUND,
-                "here are /metrics and /api/v1/nodes\n",
-            ),
-        }
+async fn answer(program: &Program, request: &Request<Bytes>) -> Answer {
+    if request.method() != Method::GET {
+        return plain(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "only GET is answered here\n",
+        );
+    }
+    match request.uri().path().trim_end_matches('/') {
+        "" | "/metrics" => surface::metrics(program.metrics.text()),
+        paths::NODES => nodes(program).await,
+        _ => plain(
+            StatusCode::NOT_FOUND,
+            "here are /metrics and /api/v1/nodes\n",
+        ),
     }
 }
 
-async fn nodes(program: &Program) -> Response<Full<Bytes>> {
+async fn nodes(program: &Program) -> Answer {
     let coordinator = &program.coordinator;
+    // The store may take as long to describe the fleet.
     let fleet = match timeout(PATIENCE, coordinator.fleet()).await {
         Ok(Ok(fleet)) => fleet,
         Ok(Err(error)) => {
@@ -59,11 +59,5 @@ async fn nodes(program: &Program) -> Response<Full<Bytes>> {
     };
     let mut list = NodeList::from(fleet);
     list.instance = Some(coordinator.instance_id().to_string());
-    match serde_json::to_string(&list) {
-        Ok(text) => with(StatusCode::OK, "application/json", text),
-        Err(_) => plain(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            "not to be written down\n",
-        ),
-    }
+    surface::json(StatusCode::OK, &list)
 }

@@ -1,0 +1,176 @@
+//! The runner's heartbeat: registers, renews, and learns what to take, what to give up and what changed.
+//! And the control plane's stream of changes, which makes the next heartbeat come at once.
+
+use std::sync::Arc;
+
+use lease::{
+    Event, EventKind, Watching,
+    registry::{CAMERA, RUNNER, ZONE},
+};
+use leasehold_api::{CameraStatus, Code, RunnerHeartbeatRequest};
+use leasehold_client::{Change, Follower, Outcome};
+use leasehold_clock::Backoff;
+use serde_json::json;
+
+use super::core::Core;
+
+/// The first pause after a failure.
+pub(super) const FIRST_PAUSE_MS: u64 = 500;
+/// Several changes that come together are answered by one heartbeat.
+const GATHER_MS: u64 = 15;
+/// Between two batches of a drain: time for their next holders to take them.
+const DRAIN_PAUSE_MS: u64 = 300;
+/// The longest pause after a failure, unless the interval is shorter.
+pub(super) const LONGEST_PAUSE_MS: u64 = 30_000;
+
+pub(super) async fn run(core: Arc<Core>) {
+    let mut backoff = Backoff::new(FIRST_PAUSE_MS, LONGEST_PAUSE_MS);
+    loop {
+        let interval = core.settings.load().heartbeat_ms();
+        let done = if core.is_registered() {
+            beat(&core).await
+        } else {
+            register(&core).await
+        };
+        let leaves = {
+            let state = core.state();
+            state.draining && !state.held.is_empty()
+        };
+        let wait = if done && leaves {
+            DRAIN_PAUSE_MS
+        } else if done {
+            backoff.reset();
+            // Up to a tenth early, so that a fleet that started together does not beat together.
+            interval - rand::random_range(0..=interval / 10)
+        } else {
+            backoff.next_ms().min(interval)
+        };
+        if !done || core.is_registered() {
+            tokio::select! {
+                () = core.beat.notified() => core.sleep_ms(GATHER_MS).await,
+                () = core.sleep_ms(wait) => {}
+            }
+        }
+    }
+}
+
+/// True when this runner is registered now; the first heartbeat follows at once.
+async fn register(core: &Core) -> bool {
+    match core.plane.register(&core.registration()).await {
+        Outcome::Yes(runner) => {
+            let mut state = core.state();
+            state.registered = true;
+            state.validated = false;
+            drop(state);
+            tracing::info!(
+                runner = runner.runner_id,
+                capacity = runner.capacity,
+                plain = core.plane.is_plain(),
+                "registered"
+            );
+            core.beat.notify_one();
+            core.sync.notify_one();
+            true
+        }
+        Outcome::No(error) => {
+            // Another live incarnation, or a wrong key: both may pass, neither by haste.
+            tracing::warn!(%error, "not registered");
+            false
+        }
+        Outcome::Unknown(error) => {
+            tracing::warn!(%error, "control plane out of reach; waiting for it");
+            false
+        }
+    }
+}
+
+async fn beat(core: &Core) -> bool {
+    let leases = core.leases();
+    let views = core.views();
+    let workers = views.iter().filter(|view| view.worker_id.is_some()).count();
+    let restarts: u64 = views.iter().map(|view| view.restarts).sum();
+    let metrics = json!({"workers": workers, "worker_restarts": restarts});
+    let request = RunnerHeartbeatRequest {
+        current_load: u32::try_from(leases.len()).unwrap_or(u32::MAX),
+        metrics: metrics.as_object().cloned().unwrap_or_default(),
+        active_leases: Vec::new(),
+        incarnation: Some(core.plane.holder().incarnation.as_str().to_owned()),
+        camera_status: views
+            .iter()
+            .flat_map(|view| &view.reports)
+            .map(|(camera, report)| {
+                let status = CameraStatus {
+                    state: report.state.clone(),
+                    error: report.error.clone(),
+                };
+                (camera.clone(), status)
+            })
+            .collect(),
+    };
+    match core.plane.heartbeat(&request, &leases).await {
+        Outcome::Yes(answer) => {
+            core.heard(&answer);
+            true
+        }
+        Outcome::No(error) => {
+            tracing::warn!(%error, "heartbeat refused");
+            if matches!(
+                error.code(),
+                Some(Code::RunnerNotFound | Code::RunnerAlreadyRegistered)
+            ) {
+                core.state().registered = false;
+            }
+            false
+        }
+        Outcome::Unknown(error) => {
+            tracing::debug!(%error, "heartbeat not answered");
+            core.state().wanted.clear();
+            false
+        }
+    }
+}
+
+/// Whether a change may concern this manager.
+fn concerns(core: &Core, event: &Event) -> bool {
+    let kind = event.key.kind();
+    match event.kind {
+        EventKind::RecordPut | EventKind::RecordRemoved => {
+            let settings = core.settings.load();
+            let prefix = format!("{}/{}/", settings.tenant_id, settings.site_id);
+            [CAMERA, ZONE, RUNNER].contains(&kind) && event.key.id().starts_with(&prefix)
+        }
+        ended if ended.ends_lease() && [CAMERA, RUNNER].contains(&kind) => event
+            .lease
+            .as_ref()
+            .is_none_or(|lease| lease.holder != *core.plane.holder()),
+        _ => false,
+    }
+}
+
+/// Follows the control plane's changes where it has a stream; everything also comes with the heartbeats.
+pub(super) async fn follow_events(core: Arc<Core>) {
+    while !core.is_registered() || core.plane.is_plain() {
+        core.sleep_ms(FIRST_PAUSE_MS).await;
+    }
+    let watching = Watching::kinds([CAMERA, ZONE, RUNNER]);
+    let clock = core.context.clock.clone();
+    let mut changes = Follower::new(core.plane.clone(), clock, watching);
+    loop {
+        let wakes = match changes.next().await {
+            Ok(Change::Event(event)) => concerns(&core, &event),
+            Ok(Change::Resync(_)) => true,
+            Ok(Change::Progress(_)) => false,
+            Ok(Change::Interrupted(error)) => {
+                tracing::debug!(%error, "no stream of changes");
+                false
+            }
+            Err(error) => {
+                tracing::info!(%error, "no stream of changes; free cameras are looked for in intervals");
+                return;
+            }
+        };
+        if wakes {
+            core.beat.notify_one();
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! The manager's file: checked at the start, read again while it runs.
+
+use leasehold_testkit::wait;
+use serde_json::json;
+
+use super::stage::Stage;
+use crate::cli_support::{SOON, boot_ms, run};
+
+#[tokio::test]
+async fn a_wrong_file_is_refused_with_what_was_meant() {
+    let stage = Stage::start(3).await;
+    let good = stage.settings("m1", 1, &json!({}));
+    let check = async |text: &str, more: &[&str], env: &[(&str, String)]| {
+        let file = stage.dir.write("check.yaml", text).unwrap();
+        let file = file.display().to_string();
+        let mut arguments = vec!["manager", "--config", &file];
+        arguments.extend(more);
+        run(&arguments, env).await
+    };
+    let ran = check(&good.to_string(), &["--check"], &[]).await;
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let ran = check("max_worker: 3\n", &["--check"], &[]).await;
+    assert_eq!(ran.code, 78);
+    assert!(
+        ran.stderr.contains("did you mean `max_workers`?"),
+        "{}",
+        ran.stderr
+    );
+    let ran = check("tenant_id: t\nsite_id: s\n", &[], &[]).await;
+    assert_eq!(ran.code, 78);
+    assert!(ran.stderr.contains("control_plane_url"), "{}", ran.stderr);
+    let misspelt = [("LEASEHOLD_MANAGER_MAX_WORKER", "3".to_owned())];
+    let ran = check(&good.to_string(), &["--check"], &misspelt).await;
+    assert_eq!(ran.code, 78);
+    assert!(
+        ran.stderr.contains("LEASEHOLD_MANAGER_MAX_WORKERS"),
+        "{}",
+        ran.stderr
+    );
+    let ran = check(&good.to_string(), &["--dry-run"], &[]).await;
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    assert!(
+        ran.stdout.contains("3 cameras, 3 free, room for 64"),
+        "{}",
+        ran.stdout
+    );
+    assert!(ran.stdout.contains("worker 0  cam-000"), "{}", ran.stdout);
+    assert!(stage.owners().await.is_empty(), "nothing was acquired");
+}
+
+#[tokio::test]
+async fn a_wrong_file_leaves_the_running_one_and_a_right_one_is_applied() {
+    let stage = Stage::start(4).await;
+    let mut manager = stage
+        .manager("m1", json!({"max_workers": 1, "max_cameras_per_worker": 2}))
+        .await;
+    stage.holds("m1", 2).await;
+    stage.working(2, 0).await;
+    let pids = manager.worker_pids().await;
+    stage.rewrite(&manager, "m1", &json!({"max_workers": 0}));
+    manager
+        .child
+        .wait_for_line("the running one stays", SOON)
+        .await;
+    stage.rewrite(
+        &manager,
+        "m1",
+        &json!({"max_workers": 2, "max_cameras_per_worker": 2}),
+    );
+    let line = manager
+        .child
+        .wait_for_line("configuration changed", SOON)
+        .await;
+    assert!(line.contains("max_workers: 1 -> 2"), "{line}");
+    stage.holds("m1", 4).await;
+    stage.working(4, boot_ms()).await;
+    let after = manager.worker_pids().await;
+    assert!(
+        after.contains(&pids[0]),
+        "the first worker went on: {pids:?} {after:?}"
+    );
+    // Fewer workers: what has no room goes back.
+    stage.rewrite(
+        &manager,
+        "m1",
+        &json!({"max_workers": 1, "max_cameras_per_worker": 2}),
+    );
+    stage.holds("m1", 2).await;
+    wait::until(SOON, "one worker is left", async || {
+        manager.worker_pids().await.len() == 1
+    })
+    .await;
+}

@@ -1,0 +1,54 @@
+//! Cameras over workers and managers.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use leasehold_testkit::wait;
+use serde_json::json;
+
+use super::stage::{Stage, contradictions};
+use crate::cli_support::{SOON, boot_ms};
+
+#[tokio::test]
+async fn sixty_four_cameras_fill_four_workers() {
+    let stage = Stage::start(64).await;
+    let manager = stage.manager("m1", json!({"lease_ttl_seconds": 10})).await;
+    stage.working(64, 0).await;
+    wait::until(SOON, "everything is ready", async || {
+        manager.get("/ready").await["cameras"] == "64/64"
+    })
+    .await;
+    let mut by_worker: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for line in stage.lines() {
+        if let Some(camera) = line.camera() {
+            let cameras = by_worker.entry(line.worker().to_owned()).or_default();
+            cameras.insert(camera.to_owned());
+        }
+    }
+    let sizes: Vec<usize> = by_worker.values().map(BTreeSet::len).collect();
+    assert_eq!(sizes, [16, 16, 16, 16]);
+    assert_eq!(contradictions(&stage.lines()), Vec::<String>::new());
+    let leases = manager.get("/leases").await.to_string();
+    let workers = manager.get("/workers").await.to_string();
+    let health = manager.get("/healthz").await;
+    assert_eq!(health["status"], "ok", "{health}");
+    let log = manager.child.lines().join("\n");
+    for shown in [&leases, &workers, &health.to_string(), &log] {
+        assert!(!shown.contains("hush"), "a login is shown: {shown}");
+    }
+}
+
+#[tokio::test]
+async fn two_managers_have_each_camera_once() {
+    let stage = Stage::start(16).await;
+    let _one = stage.manager("m1", json!({"max_workers": 2})).await;
+    stage.working(16, 0).await;
+    let _two = stage.manager("m2", json!({"max_workers": 2})).await;
+    wait::until(SOON, "both have a share", async || {
+        let owners = stage.owners().await;
+        let of = |runner: &str| owners.values().filter(|it| *it == runner).count();
+        owners.len() == 16 && of("m1") >= 4 && of("m2") >= 4
+    })
+    .await;
+    stage.working(16, boot_ms()).await;
+    assert_eq!(contradictions(&stage.lines()), Vec::<String>::new());
+}
