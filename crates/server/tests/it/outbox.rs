@@ -202,11 +202,13 @@ async fn heavy_every_event_arrives_in_order_though_the_broker_stops_and_the_serv
     let stuck = confirmed(&*authority).await;
     rabbit.restart().await;
     wait::until(long, "publishing goes on", async || {
+        // The publisher pauses on this clock between attempts to reach the broker.
+        clock.advance(100);
         confirmed(&*authority).await > stuck
     })
     .await;
 
-    // The server dies in the middle of it, and another takes over once the duty has lapsed.
+    // The server dies in the middle of it, and another takes over once its leadership has lapsed.
     let load = tokio::spawn({
         let authority = authority.clone();
         async move { work(&*authority, 600).await }
@@ -225,6 +227,7 @@ async fn heavy_every_event_arrives_in_order_though_the_broker_stops_and_the_serv
         .max()
         .unwrap();
     wait::until(long, "everything is confirmed", async || {
+        clock.advance(100);
         confirmed(&*authority).await >= last
     })
     .await;
