@@ -16,6 +16,9 @@ use tokio::{
     time::Instant,
 };
 
+/// How long Redis may take to answer this program.
+const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+
 /// A fleet that polls.
 #[derive(Parser)]
 struct Arguments {
@@ -107,7 +110,11 @@ async fn main() -> anyhow::Result<()> {
     let (targets, instances) = (arguments.targets, arguments.instances);
     let redis = Redis::start().await;
     let client = redis::Client::open(redis.url())?;
-    let mut connection = client.get_multiplexed_async_connection().await?;
+    // Ten thousand keys at once may take a while on a busy machine.
+    let patient = redis::AsyncConnectionConfig::new().set_response_timeout(Some(ANSWER_LIMIT));
+    let mut connection = client
+        .get_multiplexed_async_connection_with_config(&patient)
+        .await?;
     for batch in (0..targets).collect::<Vec<_>>().chunks(1_000) {
         let documents: Vec<(String, String)> = batch
             .iter()

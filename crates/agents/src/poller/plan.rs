@@ -87,8 +87,8 @@ pub(super) struct Planner {
     misplaced: BTreeMap<String, BTreeSet<String>>,
     misplaced_to: HashMap<String, String>,
     declined: HashMap<String, Declined>,
-    /// Instances that did not answer an offer, and until when they get no other.
-    silent: HashMap<String, BootMillis>,
+    /// Instances that did not answer an offer: until when they get no other, and how long that was.
+    silent: HashMap<String, (BootMillis, u64)>,
     /// Foreign programs that did not take what was left to them.
     unwilling: HashMap<String, BootMillis>,
     /// How often a target was looked at: what planning costs.
@@ -118,9 +118,23 @@ impl Planner {
         self.declined.insert(target.to_owned(), declined);
     }
 
-    /// An instance did not answer an offer: it gets none before then.
-    pub fn silent(&mut self, node: &str, until: BootMillis) {
-        self.silent.insert(node.to_owned(), until);
+    /// An instance did not answer an offer: it gets none for a while, twice as long each time. It may
+    /// only be busy.
+    pub fn silent(&mut self, now: BootMillis, node: &str, longest_ms: u64) {
+        let before = self.silent.get(node).copied();
+        let pause_ms = match before {
+            // Offers that were under way together count once.
+            Some((until, _)) if until > now => return,
+            Some((_, pause_ms)) => (pause_ms * 2).min(longest_ms),
+            None => DECLINED_MS.0.min(longest_ms),
+        };
+        let until = now.plus(pause_ms);
+        self.silent.insert(node.to_owned(), (until, pause_ms));
+    }
+
+    /// An instance took what was offered to it.
+    pub fn answered(&mut self, node: &str) {
+        self.silent.remove(node);
     }
 
     /// How often a target was looked at so far.
@@ -193,7 +207,8 @@ impl Planner {
         self.later_at.clear();
         self.misplaced.clear();
         self.misplaced_to.clear();
-        self.silent.retain(|_, until| *until > now);
+        self.silent
+            .retain(|node, _| mirror.member_holder(node).is_some());
         self.unwilling.retain(|_, until| *until > now);
         self.declined
             .retain(|target, _| mirror.target(target).is_some());
@@ -376,7 +391,8 @@ impl Planner {
         let most = options.moves_at_once.saturating_sub(room.moving);
         let mut chosen = Vec::new();
         for (node, targets) in &self.misplaced {
-            let put_off = [self.silent.get(node), self.unwilling.get(node)];
+            let silent = self.silent.get(node).map(|(until, _)| until);
+            let put_off = [silent, self.unwilling.get(node)];
             let put_off = put_off.into_iter().flatten().filter(|until| **until > now);
             if let Some(until) = put_off.max() {
                 plan.wake(*until);

@@ -237,11 +237,11 @@ impl Reconciler {
                 self.giving -= 1;
                 let now = self.shared.clock.boot();
                 match given {
-                    Given::Moved => {}
+                    Given::Moved => self.planner.answered(&successor),
                     Given::Kept => self.planner.declined(now, &target, &successor),
                     Given::NoAnswer => {
-                        let quiet_ms = 2 * self.shared.options.lease_ttl_ms;
-                        self.planner.silent(&successor, now.plus(quiet_ms));
+                        let longest_ms = 2 * self.shared.options.lease_ttl_ms;
+                        self.planner.silent(now, &successor, longest_ms);
                         self.planner.declined(now, &target, &successor);
                     }
                 }

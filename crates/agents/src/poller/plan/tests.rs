@@ -235,6 +235,31 @@ fn a_declined_offer_is_repeated_ever_more_rarely() {
 }
 
 #[test]
+fn an_instance_that_did_not_answer_is_offered_more_soon_and_then_ever_more_rarely() {
+    let preferred = preferred("a");
+    let mut known = Known::of(other(&preferred), &["one", "two"], &["a"]);
+    known.owns("a", 7);
+    let mut now = NOW.plus(1_000);
+    let mut pauses = Vec::new();
+    for _ in 0..8 {
+        // Several offers under way come to nothing together.
+        for _ in 0..3 {
+            known.planner.silent(now, &preferred, 60_000);
+        }
+        known.mirror.touch("a");
+        let from = now;
+        while known.plan(now).offer.is_empty() {
+            now = now.plus(500);
+        }
+        pauses.push(now.since(from) / 1_000);
+    }
+    assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
+    known.planner.answered(&preferred);
+    known.mirror.touch("a");
+    assert_eq!(known.plan(now).offer.len(), 1, "at once");
+}
+
+#[test]
 fn what_this_instance_is_done_with_is_old_news() {
     let mut known = Known::of("one", &["one"], &["a"]);
     known.event(POLL, "a", "one", 7, EventKind::LeaseAcquired);
