@@ -12,7 +12,7 @@ mod tokens;
 use std::{marker::PhantomData, sync::Arc};
 
 use axum::extract::FromRequestParts;
-use http::{HeaderMap, Method, header, request::Parts};
+use http::{HeaderMap, Uri, header, request::Parts, uri::Authority};
 use leasehold_api::Code;
 
 pub use cookie::{COOKIE, Sessions};
@@ -147,7 +147,7 @@ impl FromRequestParts<App> for Authenticated {
     type Rejection = Reject;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Reject> {
-        let caller = authenticate(app, &parts.method, &parts.headers)?;
+        let caller = authenticate(app, parts)?;
         if let Some(known) = parts.extensions.get::<KnownAs>() {
             // Set once per request; a second extractor finds the same caller.
             let _ = known.0.set(caller.token_id.clone());
@@ -164,14 +164,15 @@ fn failed() -> Reject {
     )
 }
 
-fn authenticate(app: &App, method: &Method, headers: &HeaderMap) -> Result<Caller, Reject> {
+fn authenticate(app: &App, request: &Parts) -> Result<Caller, Reject> {
+    let headers = &request.headers;
     let tokens = &app.parts().tokens;
     if let Some(value) = headers.get(header::AUTHORIZATION) {
         let secret = bearer(value.as_bytes()).ok_or_else(failed)?;
         return tokens.find(secret).ok_or_else(failed);
     }
     let session = cookie::from_headers(headers).ok_or_else(failed)?;
-    if !method.is_safe() && !same_origin(headers) {
+    if !request.method.is_safe() && !same_origin(headers, &request.uri) {
         return Err(failed());
     }
     let token_id = app
@@ -191,13 +192,15 @@ pub(crate) fn bearer(value: &[u8]) -> Option<&[u8]> {
 
 /// Browsers send `Origin` with everything that changes something. `SameSite=Strict` keeps other
 /// sites out already; this also keeps out other ports of the same host.
-fn same_origin(headers: &HeaderMap) -> bool {
+fn same_origin(headers: &HeaderMap, uri: &Uri) -> bool {
     let Some(origin) = headers.get(header::ORIGIN) else {
         return true;
     };
+    // HTTP/2 has the host in its pseudo-header, which is the authority of the URI here.
     let host = headers
         .get(header::HOST)
-        .and_then(|host| host.to_str().ok());
+        .and_then(|host| host.to_str().ok())
+        .or_else(|| uri.authority().map(Authority::as_str));
     let origin = origin
         .to_str()
         .ok()

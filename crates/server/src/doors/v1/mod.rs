@@ -10,6 +10,7 @@ mod holders;
 mod lease;
 mod leases;
 mod nodes;
+mod overview;
 mod pages;
 mod plan;
 mod renew;
@@ -32,6 +33,7 @@ pub(super) fn router() -> OpenApiRouter<App> {
         .merge(fences::router())
         .merge(holders::router())
         .merge(nodes::router())
+        .merge(overview::router())
         .merge(runners::router())
         .merge(cameras::router())
         .merge(zones::router())

@@ -1,0 +1,15 @@
+// Types of the HTTP API, from the specification that the server's tests keep.
+// `paths` and `components` only: the page calls by path.
+
+import { readFileSync, writeFileSync } from "node:fs";
+import openapiTS, { astToString } from "openapi-typescript";
+
+const snapshot = new URL("../../crates/server/tests/snapshots/spec__openapi.snap", import.meta.url);
+const text = readFileSync(snapshot, "utf8");
+// A snapshot is a head between two lines of dashes, then the document.
+const spec = JSON.parse(text.slice(text.indexOf("\n---\n", 4) + 5));
+for (const item of Object.values(spec.paths)) {
+  for (const operation of Object.values(item)) delete operation.operationId;
+}
+const types = await openapiTS(spec, { silent: true });
+writeFileSync(new URL("../src/api/schema.d.ts", import.meta.url), astToString(types));
