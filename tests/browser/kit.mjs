@@ -8,19 +8,31 @@ import { createServer as createHttp } from "node:http";
 import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { after } from "node:test";
 
 const require = createRequire(new URL("../../ui/package.json", import.meta.url));
 const { chromium } = require("playwright-core");
 export const AXE = require.resolve("axe-core/axe.min.js");
+
+// A development certificate is trusted by nobody; for the calls of these tests that does not matter.
+process.removeAllListeners("warning");
+process.env.NODE_TLS_REJECT_UNAUTHORIZED = "0";
 
 const ROOT = new URL("../..", import.meta.url).pathname;
 const BINARY = process.env.LEASEHOLD_BINARY ?? join(ROOT, "target/debug/leasehold");
 /** How long something may take on a busy machine, in ms. */
 export const SOON = 30_000;
 
+// Whatever a test left behind, because it failed or for want of a better place, ends with its file.
 const running = new Set();
-process.on("exit", () => {
+const browsers = new Set();
+const endAll = () => {
   for (const child of running) child.kill("SIGKILL");
+};
+process.on("exit", endAll);
+after(async () => {
+  endAll();
+  await Promise.all([...browsers].map((browser) => browser.close()));
 });
 
 export async function freePort() {
@@ -49,7 +61,7 @@ export async function until(what, check, ms = SOON) {
 
 /** A server process with a folder of its own. */
 export class Server {
-  static async start({ tls = false, env = {}, store = "embedded" } = {}) {
+  static async start({ tls = false, env = {}, keys = [], store = "embedded" } = {}) {
     assert.ok(existsSync(BINARY), `${BINARY} is missing: cargo build -p leasehold`);
     const server = new Server();
     server.folder = mkdtempSync(join(tmpdir(), "leasehold-page-"));
@@ -57,9 +69,15 @@ export class Server {
     server.tls = tls;
     server.url = `${tls ? "https" : "http"}://127.0.0.1:${server.port}`;
     server.env = env;
+    if (keys.length > 0) {
+      // With keys of its own a server makes none.
+      const scopes = ["leases:admin", "runners:admin", "v3:admin", "credentials:admin"];
+      server.key = "administrator-key-0123456789";
+      server.env = { ...env, LEASEHOLD_TOKENS: JSON.stringify([{ token: server.key, scopes }, ...keys]) };
+    }
     server.store = store === "memory" ? "memory:" : `embedded:${join(server.folder, "store")}`;
     await server.run();
-    server.key = readFileSync(join(server.folder, "data/admin.token"), "utf8").trim();
+    server.key ??= readFileSync(join(server.folder, "data/admin.token"), "utf8").trim();
     return server;
   }
 
@@ -82,8 +100,6 @@ export class Server {
   }
 
   async fetch(path, init = {}) {
-    // A development certificate is trusted by nobody; for these calls it does not matter.
-    if (this.tls) process.env.NODE_TLS_REJECT_UNAUTHORIZED = "0";
     return fetch(`${this.url}${path}`, { ...init, signal: AbortSignal.timeout(init.timeout ?? 20_000) });
   }
 
@@ -161,7 +177,7 @@ export async function target() {
 }
 
 export async function launch() {
-  return chromium.launch({
+  const browser = await chromium.launch({
     executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
     args: [
       "--no-sandbox",
@@ -176,6 +192,8 @@ export async function launch() {
       "--autoplay-policy=no-user-gesture-required",
     ],
   });
+  browsers.add(browser);
+  return browser;
 }
 
 /** A window of its own, with everything it complains about written down. */

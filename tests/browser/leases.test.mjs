@@ -14,10 +14,7 @@ let browser;
 before(async () => {
   [server, browser] = await Promise.all([Server.start(), launch()]);
 });
-after(async () => {
-  await browser?.close();
-  await server?.stop();
-});
+after(() => server?.stop());
 
 const row = (page, key) => page.locator(".vrow", { has: page.getByText(key, { exact: true }) });
 
@@ -59,7 +56,7 @@ test("one key has a link, a timeline with reasons, its waiters and a guarded rev
   const next = await waiting;
   assert.equal(next.holder, "third");
   assert.ok(next.token > held.token);
-  await page.getByText("Revoked: maintenance of rack 4.").waitFor();
+  await page.getByText("Revoked: maintenance of rack 4.", { exact: true }).waitFor();
   await page.getByText("Waiting (0)").waitFor();
   assert.match(await page.locator(".facts").first().textContent(), /third/);
   assert.deepEqual(page.complaints, []);

@@ -1,7 +1,7 @@
 // Data that is asked for again and again, and knows how old it is.
 
 import { useEffect, useRef, useState } from "preact/hooks";
-import { Refused, Unreachable, me } from "../api/client";
+import { Refused, Unreachable, link, me } from "../api/client";
 import { follow, type Batch } from "./stream";
 import { local } from "./time";
 
@@ -76,11 +76,18 @@ export function useLoad<T>(key: string, read: (signal: AbortSignal) => Promise<T
     const unfollow = latest.current.on ? follow(changed) : undefined;
     const visible = () => !document.hidden && schedule(0);
     document.addEventListener("visibilitychange", visible);
+    // A server that is back is asked right away.
+    let reachable = link.value.state === "ok";
+    const unlink = link.subscribe(({ state }) => {
+      if (state === "ok" && !reachable) schedule(0);
+      reachable = state === "ok";
+    });
     void ask();
     return () => {
       controller.abort();
       clearTimeout(timer);
       unfollow?.();
+      unlink();
       document.removeEventListener("visibilitychange", visible);
     };
   }, [key, every, gap]);

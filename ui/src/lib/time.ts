@@ -57,9 +57,10 @@ if (typeof document !== "undefined") {
   }, 250);
 }
 
-/** A length of time for people: `0.4 s`, `12 s`, `3 min 20 s`, `5 h 2 min`, `3 d 4 h`. */
+/** A length of time for people: `< 0.1 s`, `0.4 s`, `12 s`, `3 min 20 s`, `5 h 2 min`, `3 d 4 h`. */
 export function duration(ms: number): string {
   const seconds = Math.max(0, ms) / 1000;
+  if (seconds > 0 && seconds < 0.1) return "< 0.1 s";
   if (seconds < 10) return `${(Math.floor(seconds * 10) / 10).toFixed(1)} s`;
   if (seconds < 60) return `${Math.floor(seconds)} s`;
   const pair = (large: number, a: string, small: number, b: string): string => (small > 0 ? `${large} ${a} ${small} ${b}` : `${large} ${a}`);

@@ -31,7 +31,7 @@ export function sessionSentence(view: Pick<SessionView, "state" | "reason" | "re
     case "starting":
       return "Starting the stream.";
     case "running":
-      return "Running.";
+      return "The stream is running.";
     case "stopping":
       return "Stopping.";
     case "stopped":
@@ -124,9 +124,9 @@ export function eventSentence(event: Pick<Event, "event_type" | "holder" | "deta
     case "handoff_cancelled":
       return `The handoff was cancelled; ${who} keeps it${why}.`;
     case "record_put":
-      return "Saved.";
+      return "Its record was saved.";
     case "record_removed":
-      return "Removed.";
+      return "Its record was removed.";
     case "authority_resumed":
       return event.detail ? `The authority started again: ${event.detail}.` : "The authority started again.";
     default:

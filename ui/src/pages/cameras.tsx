@@ -56,7 +56,7 @@ export function Cameras() {
         more: Boolean(list.next_cursor),
         leases: new Map((leases?.leases ?? []).map((lease) => [lease.id ?? "", lease])),
         version,
-        reasons: new Map(plan.moves.map((move) => [move.camera_uuid, move.to ? `Offered to ${move.to}` : `${planWords(move.reason)}, and no runner has room`])),
+        reasons: new Map(plan.moves.map((move) => [move.camera_uuid, move.to ? `Offered to ${move.to}` : `${planWords(move.reason)}, and no runner may take it`])),
       };
     },
     { every: 5000, gap: 600, on: (batch) => batch.events.some((event) => event.kind === "camera" && event.event_type !== "lease_renewed") },
@@ -105,7 +105,9 @@ export function Cameras() {
                   <th scope="col">Camera</th>
                   <th scope="col">Owner</th>
                   <th scope="col">Configuration</th>
-                  <th scope="col">Zones</th>
+                  <th scope="col" class="number">
+                    Zones
+                  </th>
                   <th scope="col">Source</th>
                   <th scope="col">Changed</th>
                 </tr>

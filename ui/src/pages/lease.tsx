@@ -205,7 +205,7 @@ function Timeline({ owners }: { owners: Owner[] }) {
                 {clock(owner.from)} – {owner.until ? clock(owner.until) : "now"} <span class="note">({duration(end - Date.parse(owner.from))})</span>
               </p>
               <p class="timeline-why">{endSentence(owner)}</p>
-              {gap > 0 && <p class="hint">Free for {duration(gap)} before.</p>}
+              {gap >= 100 && <p class="hint">Free for {duration(gap)} before.</p>}
             </li>
           );
         })}

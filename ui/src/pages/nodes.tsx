@@ -276,7 +276,7 @@ function SiteMap({ site, runners, stale }: { site: Site; runners: Runner[]; stal
           <ul class="list">
             {[...moves.values()].slice(0, 50).map((move) => (
               <li key={move.camera_uuid}>
-                <span class="mono">{move.camera_uuid}</span>: {move.from ?? "nobody"} → {move.to ?? "nobody has room"}. {planWords(move.reason)}.
+                <span class="mono">{move.camera_uuid}</span>: {move.from ?? "nobody"} → {move.to ?? "nobody may take it"}. {planWords(move.reason)}.
               </li>
             ))}
           </ul>

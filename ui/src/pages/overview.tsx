@@ -120,7 +120,7 @@ export function OverviewPage() {
           ) : (
             <p class="empty">An API key that is bound to a tenant does not see the counts of all.</p>
           )}
-          {data.activity && <p class="hint">Per minute, counted from the history since {clock(data.activity.since)}.</p>}
+          {data.activity && <p class="hint">Counted from the history since {clock(data.activity.since)}.</p>}
         </Card>
 
         <Card title="Health" stale={stale}>
@@ -237,6 +237,11 @@ function Plot({ name, minutes, field, tone }: { name: string; minutes: Minute[];
         <span>{name}</span> <strong>{count(total)}</strong>
       </p>
       <Spark values={values} tone={tone} label={`${name} per minute in the last hour: ${count(total)} in all, at most ${count(Math.max(0, ...values))}`} />
+      <p class="plot-foot" aria-hidden="true">
+        <span>1 h ago</span>
+        <span>at most {count(Math.max(0, ...values))} a minute</span>
+        <span>now</span>
+      </p>
     </div>
   );
 }

@@ -139,7 +139,7 @@ function Keeping() {
         <span style={{ width: `${share * 100}%` }} />
       </span>
       <p class="hint">
-        Kept for {duration(left)} more. <span data-beats={model.beats}>{count(model.beats)}</span> heartbeats, one every {duration(model.interval)}
+        Kept for {duration(left)} more. <span data-beats={model.beats}>{count(model.beats)}</span> heartbeats, one every {Math.round(model.interval / 1000)} s
         {model.missed > 0 ? `; the last ${model.missed === 1 ? "one" : count(model.missed)} got no answer` : ""}.
       </p>
     </div>
@@ -250,7 +250,9 @@ function List() {
                 <th scope="col">Service</th>
                 <th scope="col">State</th>
                 <th scope="col">Profile</th>
-                <th scope="col">Tuner</th>
+                <th scope="col" class="number">
+                  Tuner
+                </th>
                 <th scope="col">Started</th>
                 <th scope="col">What happened</th>
               </tr>

@@ -23,6 +23,7 @@ const rank: Record<MatrixRow["state"], number> = { unowned: 0, uncertain: 1, pau
 export function Matrix({ label, columns, rows }: { label: string; columns: { id: string; name: string }[]; rows: MatrixRow[] }) {
   const [filter, setFilter] = useState("");
   const shown = columns.slice(0, COLUMNS);
+  const names = new Map(columns.map((column) => [column.id, column.name]));
   const moved = (row: MatrixRow) => row.preferred !== undefined && row.owner !== undefined && row.owner !== row.preferred;
   const found = rows
     .filter((row) => row.name.includes(filter) || row.owner?.includes(filter))
@@ -76,7 +77,7 @@ export function Matrix({ label, columns, rows }: { label: string; columns: { id:
                     <Badge tone="quiet">{row.why ?? "Paused"}</Badge>
                   ) : (
                     <span class="ellipsis" title={row.owner}>
-                      {row.owner}
+                      {names.get(row.owner ?? "") ?? row.owner}
                     </span>
                   )}
                 </td>
