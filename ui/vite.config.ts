@@ -8,11 +8,15 @@ const SERVER = process.env["LEASEHOLD_URL"] ?? "http://127.0.0.1:8740";
 
 /** Compressed copies beside every file, so that the server compresses nothing. */
 function precompressed(): Plugin {
+  let folder = "dist";
   return {
     name: "precompressed",
     apply: "build",
+    configResolved(config) {
+      folder = config.build.outDir;
+    },
     closeBundle() {
-      for (const entry of readdirSync("dist", { recursive: true, withFileTypes: true })) {
+      for (const entry of readdirSync(folder, { recursive: true, withFileTypes: true })) {
         if (!entry.isFile() || !/\.(js|css|html|svg)$/.test(entry.name)) continue;
         const file = join(entry.parentPath, entry.name);
         const bytes = readFileSync(file);

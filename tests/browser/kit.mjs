@@ -104,8 +104,8 @@ export class Server {
   }
 
   /** A call with the administrator's key. */
-  async call(method, path, body, headers = {}) {
-    const init = { method, headers: { authorization: `Bearer ${this.key}`, ...headers } };
+  async call(method, path, body, timeout) {
+    const init = { method, timeout, headers: { authorization: `Bearer ${this.key}` } };
     if (body !== undefined) {
       init.headers["content-type"] = "application/json";
       init.body = JSON.stringify(body);
@@ -119,16 +119,11 @@ export class Server {
 
   acquire(key, holder, more = {}) {
     const colon = key.indexOf(":");
-    return this.call("POST", "/api/v1/leases/acquire", { kind: key.slice(0, colon), id: key.slice(colon + 1), holder, ttl_seconds: 60, incarnation: "1", ...more });
+    return this.call("POST", "/api/v1/leases/acquire", { kind: key.slice(0, colon), id: key.slice(colon + 1), holder, ttl_seconds: 60, incarnation: "1", ...more }, (more.wait_seconds ?? 0) * 1000 + 20_000);
   }
 
   release(lease) {
     return this.call("DELETE", `/api/v1/leases/${lease.lease_id}/release`);
-  }
-
-  /** Records as other programs would write them. */
-  commit(writes) {
-    return this.call("POST", "/api/v1/authority/commit", { expect: [], writes, ...{} });
   }
 
   signal(name) {

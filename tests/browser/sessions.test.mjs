@@ -16,10 +16,10 @@ after(() => server?.stop());
 const state = (page) => page.locator(".session-state");
 const time = (page) => page.evaluate(() => document.getElementById("video").currentTime);
 
-async function watch(page, service) {
+async function watch(page, service, profile = "virtual") {
   await visit(page, "#/sessions");
   await page.getByLabel("Service").fill(service);
-  await page.getByLabel("Profile").selectOption("virtual");
+  await page.getByLabel("Profile").selectOption(profile);
   await page.getByRole("button", { name: "Start", exact: true }).click();
   await page.locator('.session-state[data-state="running"]').waitFor();
   return state(page).locator("[data-session]").getAttribute("data-session");
@@ -125,4 +125,16 @@ test("five seconds offline do not end the video", async () => {
   assert.equal((await patient.call("GET", `/api/v3/sessions/${id}`)).state, "running");
   await page.context().close();
   await patient.stop();
+});
+
+test("what ffmpeg makes is played, and its end by somebody else is shown", async () => {
+  const page = await open(browser, server);
+  const id = await watch(page, "channel-6", "low");
+  await until("there is a picture", () => page.evaluate(() => document.getElementById("video").videoWidth > 0));
+  await advances(page);
+  await server.call("POST", "/api/v3/intents", { type: "stream.stop", session_id: id });
+  await state(page).getByText("The session was stopped.").waitFor();
+  await page.locator(".session-over").waitFor();
+  assert.deepEqual(page.complaints, []);
+  await page.context().close();
 });

@@ -158,7 +158,9 @@ export function Events() {
                   <span class="event-key">
                     <KeyLink name={event.key} />
                   </span>
-                  <span class="event-words">{eventSentence(event)}</span>
+                  <span class="event-words" title={eventSentence(event)}>
+                    {eventSentence(event)}
+                  </span>
                   <span class="event-token mono">{event.token ?? ""}</span>
                   <span class="event-revision mono">{count(event.revision)}</span>
                 </li>

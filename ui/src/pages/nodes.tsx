@@ -5,7 +5,7 @@ import { get, may, post } from "../api/client";
 import type { NodeList, Plan, Runner } from "../api/types";
 import { useLoad } from "../lib/load";
 import { href } from "../lib/router";
-import { ago, count, now, plural } from "../lib/time";
+import { ago, count, duration, now, plural } from "../lib/time";
 import { planWords, type Tone } from "../lib/words";
 import { Matrix, type MatrixRow } from "../ui/matrix";
 import { Badge, Card, Confirm, Empty, Missing, PageHead, isStale, toast } from "../ui/parts";
@@ -38,7 +38,8 @@ function Pollers({ list, stale }: { list: NodeList; stale: boolean }) {
     state: target.state,
   }));
   const unowned = rows.filter((row) => row.state === "unowned").length;
-  const columns = list.nodes.map((node) => ({ id: node.id, name: node.name ?? node.id }));
+  const nodes = [...list.nodes].sort((a, b) => (a.name ?? a.id).localeCompare(b.name ?? b.id, "en", { numeric: true }));
+  const columns = nodes.map((node) => ({ id: node.id, name: node.name ?? node.id }));
   for (const target of list.foreign) {
     if (target.owner && !columns.some((column) => column.id === target.owner)) columns.push({ id: target.owner, name: target.owner });
   }
@@ -66,14 +67,14 @@ function Pollers({ list, stale }: { list: NodeList; stale: boolean }) {
       }
     >
       <ul class="tiles">
-        {list.nodes.map((node) => (
+        {nodes.map((node) => (
           <li key={node.id} class="tile">
             <p class="tile-name ellipsis" title={node.id}>
               {node.name ?? node.id}
             </p>
             <Load used={node.targets.length} of={node.capacity ?? undefined} unit="target" />
             <p class="hint">
-              Seen {node.renewed_at ? ago(now.value - Date.parse(node.renewed_at)) : ago(now.value - Date.parse(node.since))}, here since {ago(now.value - Date.parse(node.since))}
+              Seen {ago(now.value - Date.parse(node.renewed_at ?? node.since))}, up for {duration(now.value - Date.parse(node.since))}
             </p>
           </li>
         ))}

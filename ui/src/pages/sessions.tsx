@@ -3,7 +3,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { get, may } from "../api/client";
 import { useLoad } from "../lib/load";
-import { clock, count, duration, now } from "../lib/time";
+import { clock, count, duration, now, plural } from "../lib/time";
 import { sessionSentence, sessionTone } from "../lib/words";
 import { warning } from "../session/machine";
 import { play, type Mood } from "../session/player";
@@ -139,7 +139,7 @@ function Keeping() {
         <span style={{ width: `${share * 100}%` }} />
       </span>
       <p class="hint">
-        Kept for {duration(left)} more. <span data-beats={model.beats}>{count(model.beats)}</span> heartbeats, one every {Math.round(model.interval / 1000)} s
+        Kept for {duration(left)} more. <span data-beats={model.beats}>{plural(model.beats, "heartbeat")}</span>, one every <span class="nowrap">{Math.round(model.interval / 1000)} s</span>
         {model.missed > 0 ? `; the last ${model.missed === 1 ? "one" : count(model.missed)} got no answer` : ""}.
       </p>
     </div>

@@ -11,6 +11,7 @@ mod frame;
 mod kernel;
 mod leases;
 mod outbox;
+mod overview;
 mod registry;
 mod sessions;
 mod spec;
