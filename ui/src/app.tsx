@@ -131,6 +131,9 @@ function Who() {
         {known?.tenant_id ? ` · ${known.tenant_id}` : ""}
       </span>
       {readOnly && <span class="badge quiet">Read-only</span>}
+      <a href="/api/docs" target="_blank" rel="noreferrer">
+        HTTP API
+      </a>
       <button
         type="button"
         class="link"
