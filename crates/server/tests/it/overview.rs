@@ -17,9 +17,9 @@ fn later(server: &Running) {
 
 async fn hold(server: &Running, token: &str, id: &str, more: Value) -> Value {
     let mut body = json!({"kind": "job", "id": id, "holder": "worker", "incarnation": "1"});
-    body.as_object_mut()
-        .unwrap()
-        .extend(more.as_object().unwrap().clone());
+    for (field, value) in more.as_object().into_iter().flatten() {
+        body[field] = value.clone();
+    }
     let (status, lease) = server
         .call(token, "POST", "/api/v1/leases/acquire", body)
         .await;
