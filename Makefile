@@ -1,6 +1,6 @@
 # `make` alone explains itself.
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo quick test soak fuzz mutants lint fmt docs bench
+.PHONY: help setup run demo quick test soak fuzz mutants lint fmt docs bench ui ui-check ui-test
 
 # One build of everything that tests need: a binary built by itself would be built with other features
 # of its libraries, and those again.
@@ -12,7 +12,7 @@ without_services = --workspace --exclude leasehold-testkit --exclude leasehold-b
 help: ## this list
 	@echo "Leasehold: who owns this work right now, until when and under which fencing token"
 	@echo
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "Start with 'make run'. Tests start private copies of Redis, PostgreSQL and RabbitMQ;"
 	@echo "those that cut networks need root."
@@ -41,6 +41,21 @@ test: lint ## everything that must be green: format, lints, every scenario in sh
 	$(build_tests)
 	cargo nextest run --workspace
 	cargo test --workspace --doc
+	scripts/ui-test
+
+ui: ## build the page into ui/dist, which is committed
+	@scripts/setup test
+	@scripts/ui-deps
+	cd ui && npm run --silent build
+
+ui-check: ## check that ui/dist is what its source gives
+	@scripts/setup test
+	scripts/ui-check
+
+ui-test: ## test the page in a browser
+	@scripts/setup test
+	$(build_tests)
+	scripts/ui-test
 
 soak: ## every scenario at full length, with new seeds: hours, by night
 	@scripts/setup test

@@ -16,6 +16,7 @@ mod fences;
 mod holders;
 mod lease;
 mod nodes;
+pub mod overview;
 pub mod paths;
 mod plan;
 mod policy;

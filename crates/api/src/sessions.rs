@@ -138,3 +138,17 @@ pub struct SessionHeartbeat {
     /// Always true.
     pub acknowledged: bool,
 }
+
+/// `GET`: what may be asked for.
+pub const PROFILES: &str = "/api/v3/profiles";
+
+/// What may be asked for.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ProfileList {
+    /// The configured profiles, by name.
+    pub profiles: Vec<String>,
+    /// How long a session lives without a heartbeat, in whole seconds.
+    pub lease_ttl: u64,
+    /// How often to send a heartbeat, in whole seconds.
+    pub heartbeat_interval: u64,
+}

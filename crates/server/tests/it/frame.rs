@@ -316,18 +316,60 @@ async fn health_metrics_and_the_page_are_there() {
     );
     let text = page.text().await.unwrap();
     assert!(text.contains("<title>Leasehold</title>") && !text.contains("https://"));
-    for file in [
-        "/page.js",
-        "/page.css",
-        "/api.js",
-        "/player.js",
-        "/session.js",
-        "/tables.js",
-    ] {
+    assert!(
+        !text.contains("<style") && !text.contains("style="),
+        "nothing inline: {text}"
+    );
+}
+
+/// The files that the page names, with how they may be kept and compressed.
+#[tokio::test]
+async fn the_page_is_hashed_compressed_and_cached() {
+    let server = start().await;
+    let get = async |path: &str, headers: &[(&str, &str)]| {
+        let mut request = server.http.get(format!("{}{path}", server.url));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        request.send().await.unwrap()
+    };
+    let page = get("/", &[]).await;
+    assert_eq!(page.headers()["cache-control"], "no-cache");
+    let etag = page.headers()["etag"].to_str().unwrap().to_owned();
+    let text = page.text().await.unwrap();
+    let same = get("/", &[("if-none-match", &etag)]).await;
+    assert_eq!(same.status(), 304);
+    let assets: Vec<&str> = text
+        .split('"')
+        .filter(|part| part.starts_with("/assets/"))
+        .collect();
+    assert!(assets.len() >= 2, "a script and a style sheet: {text}");
+    let mut compressed = 0;
+    for asset in assets {
+        let plain = get(asset, &[]).await;
+        assert_eq!(plain.status(), 200, "{asset}");
         assert_eq!(
-            server.send("", Method::GET, file, None).await.status(),
-            200,
-            "{file}"
+            plain.headers()["cache-control"],
+            "public, max-age=31536000, immutable"
         );
+        assert!(plain.headers().get("content-encoding").is_none());
+        let plain = plain.bytes().await.unwrap();
+        for (accepted, encoding) in [("gzip, deflate", "gzip"), ("gzip, deflate, br", "br")] {
+            let small = get(asset, &[("accept-encoding", accepted)]).await;
+            assert_eq!(small.headers()["content-encoding"], encoding, "{asset}");
+            assert_eq!(small.headers()["vary"], "accept-encoding");
+            let small = small.bytes().await.unwrap();
+            assert!(small.len() < plain.len(), "{asset}");
+            compressed += small.len();
+        }
+        let refused = get(asset, &[("accept-encoding", "gzip;q=0, br;q=0")]).await;
+        assert!(refused.headers().get("content-encoding").is_none());
+        // The copies themselves have no address.
+        assert_eq!(get(&format!("{asset}.br"), &[]).await.status(), 404);
+    }
+    assert!(compressed < 200_000, "{compressed} bytes in both encodings");
+    for icon in ["/favicon.svg", "/favicon.ico"] {
+        let icon = get(icon, &[]).await;
+        assert_eq!(icon.headers()["content-type"], "image/svg+xml");
     }
 }

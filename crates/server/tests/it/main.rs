@@ -13,6 +13,7 @@ mod kernel;
 mod leases;
 mod limits;
 mod outbox;
+mod overview;
 mod registry;
 mod reserved;
 mod resting;

@@ -10,6 +10,7 @@ mod holders;
 mod lease;
 mod leases;
 mod nodes;
+mod overview;
 mod pages;
 mod plan;
 mod renew;
@@ -34,6 +35,7 @@ pub(super) fn router() -> OpenApiRouter<App> {
         .merge(holders::router())
         .merge(nodes::router())
         .merge(targets::router())
+        .merge(overview::router())
         .merge(runners::router())
         .merge(cameras::router())
         .merge(zones::router())

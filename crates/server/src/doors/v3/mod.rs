@@ -6,6 +6,7 @@ mod hls;
 mod intents;
 mod metrics;
 mod probe;
+mod profiles;
 mod sessions;
 mod start;
 
@@ -96,6 +97,7 @@ pub fn router(options: SessionOptions, metrics: &Metrics) -> Result<OpenApiRoute
         .merge(heartbeat::router())
         .merge(events::router())
         .merge(hls::router())
+        .merge(profiles::router())
         .layer(Extension(Arc::new(shared))))
 }
 

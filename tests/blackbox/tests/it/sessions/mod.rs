@@ -4,11 +4,9 @@
 #![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
 mod api;
-mod browser;
 mod life;
 mod many;
 mod outage;
-mod page;
 mod pause;
 mod race;
 mod source;

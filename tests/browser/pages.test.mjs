@@ -1,0 +1,244 @@
+// Every page: opened, looked at by axe, photographed, and with an API key that may only look.
+
+import assert from "node:assert/strict";
+import { execFileSync } from "node:child_process";
+import { mkdirSync, statSync } from "node:fs";
+import { after, before, test } from "node:test";
+import { AXE, Server, launch, logIn, open, until, visit } from "./kit.mjs";
+import { populate } from "./world.mjs";
+
+/** Photographs are always made; those in the documentation are renewed on request. */
+const SHOTS = new URL(process.env.LEASEHOLD_SCREENSHOTS ? "../../docs/screenshots/" : "../../target/screenshots/", import.meta.url).pathname;
+const READER = "reader-key-0123456789abcdef";
+const WIDE = { width: 1360, height: 860 };
+const NARROW = { width: 390, height: 844 };
+
+let server;
+let browser;
+let nodes;
+before(async () => {
+  const keys = [{ token: READER, scopes: ["leases:read", "runners:read", "v3:read"] }];
+  [server, browser] = await Promise.all([Server.start({ keys }), launch()]);
+  nodes = await populate(server);
+});
+after(() => server?.stop());
+
+/** The pages: their routes, and what shows that they are there. */
+const PAGES = {
+  overview: ["#/overview", ".plots"],
+  leases: ["#/leases", ".vrow .token"],
+  lease: ["#/lease/deploy%3Aproduction", ".timeline"],
+  nodes: ["#/nodes", ".matrix .dot"],
+  cameras: ["#/cameras", ".table tbody tr"],
+  camera: ["#/camera/cam-gate", ".zone polygon"],
+  sessions: ["#/sessions", ".player"],
+  events: ["#/events", "[data-revision]"],
+};
+
+async function show(page, name) {
+  const [route, proof] = PAGES[name];
+  await visit(page, route);
+  await page.locator(proof).first().waitFor();
+  // Everything that is asked for has come.
+  await until(`${name} is loaded`, async () => (await page.getByText("Loading …").count()) === 0);
+}
+
+async function axe(page, name) {
+  await page.addScriptTag({ path: AXE }).catch(() => {});
+  const found = await page.evaluate(async () => {
+    const { violations } = await globalThis.axe.run(document, { resultTypes: ["violations"] });
+    return violations.map(({ id, impact, nodes }) => ({ id, impact, nodes: nodes.map((node) => `${node.target}: ${node.failureSummary}`).slice(0, 3) }));
+  });
+  const serious = found.filter(({ impact }) => impact === "serious" || impact === "critical");
+  assert.deepEqual(serious, [], `${name}: ${JSON.stringify(serious, null, 1)}`);
+}
+
+for (const [scheme, size] of [
+  ["light", WIDE],
+  ["dark", NARROW],
+]) {
+  test(`every page opens, ${scheme}, ${size.width} px wide, without complaints`, async () => {
+    // axe is put into the page by the browser itself, past the page's policy.
+    const page = await open(browser, server, { colorScheme: scheme, viewport: size, bypassCSP: true });
+    for (const name of Object.keys(PAGES)) {
+      await show(page, name);
+      await axe(page, `${name} in ${scheme}`);
+      const wider = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+      assert.ok(wider <= 0, `${name} is ${wider} px wider than the window`);
+    }
+    assert.deepEqual(page.complaints, []);
+    assert.deepEqual(page.foreign, []);
+    await page.context().close();
+  });
+}
+
+test("photographs of every page", async () => {
+  mkdirSync(SHOTS, { recursive: true });
+  const wide = await open(browser, server, { viewport: WIDE });
+  const narrow = await open(browser, server, { viewport: NARROW, colorScheme: "dark" });
+  const kept = [];
+  const shoot = async (page, file) => {
+    await page.evaluate(() => document.activeElement?.blur());
+    const picture = await page.screenshot();
+    // 256 colours are enough for a page, and a third of the size.
+    execFileSync("ffmpeg", ["-v", "error", "-y", "-f", "png_pipe", "-i", "-", "-vf", "split[a][b];[a]palettegen=stats_mode=single[p];[b][p]paletteuse=dither=none", `${SHOTS}${file}.png`], { input: picture });
+    kept.push(file);
+  };
+  await visit(wide, "#/sessions");
+  await wide.getByLabel("Service").fill("1:0:19:132F:3EF:1:C00000:0:0:0:");
+  await wide.getByLabel("Profile").selectOption("virtual");
+  await wide.getByRole("button", { name: "Start", exact: true }).click();
+  await until("the picture moves", () => wide.evaluate(() => document.getElementById("video").currentTime > 0.5));
+  await until("a heartbeat is shown", async () => Number(await wide.locator("[data-beats]").getAttribute("data-beats")) > 0);
+  await shoot(wide, "sessions-light");
+  for (const name of Object.keys(PAGES)) {
+    if (name === "sessions") continue;
+    await show(wide, name);
+    // Half of the wide ones are dark: the button in the corner changes that.
+    const dark = name === "leases" || name === "nodes" || name === "events";
+    await wide.emulateMedia({ colorScheme: dark ? "dark" : "light" });
+    await shoot(wide, `${name}-${dark ? "dark" : "light"}`);
+  }
+  for (const name of ["overview", "leases", "nodes", "camera", "events"]) {
+    await show(narrow, name);
+    await narrow.emulateMedia({ colorScheme: name === "overview" || name === "camera" ? "light" : "dark" });
+    await shoot(narrow, `${name}-narrow`);
+  }
+  for (const file of kept) {
+    const { size } = statSync(`${SHOTS}${file}.png`);
+    assert.ok(size < 150_000, `${file}: ${size} bytes`);
+  }
+  await wide.context().close();
+  await narrow.context().close();
+});
+
+test("a wrong key is refused in words, the right one leads to where one wanted to go", async () => {
+  const page = await open(browser, server, { login: false });
+  await page.goto(`${server.url}/#/events`);
+  await page.getByLabel("API key").fill("not-a-key");
+  await page.getByRole("button", { name: "Log in" }).click();
+  await page.getByText("This API key is not known here.").waitFor();
+  assert.match(await page.locator(".login-card").textContent(), /admin\.token/);
+  await logIn(page, server.key);
+  await page.locator("[data-revision]").first().waitFor();
+  assert.ok(page.url().endsWith("#/events"));
+  await page.getByRole("button", { name: "Log out" }).click();
+  await page.getByLabel("API key").waitFor();
+  await page.context().close();
+});
+
+test("a key that may only look sees everything and no buttons", async () => {
+  const page = await open(browser, server, { login: false });
+  await logIn(page, READER);
+  await page.getByText("Read-only").waitFor();
+  await show(page, "lease");
+  assert.equal(await page.getByRole("button", { name: /Revoke/ }).count(), 0);
+  await show(page, "nodes");
+  assert.equal(await page.getByRole("button", { name: /Cordon|Drain/ }).count(), 0);
+  await show(page, "camera");
+  assert.equal(await page.getByRole("button", { name: /^(Save|Remove …)$/ }).count(), 0);
+  assert.ok(await page.getByLabel("Source").isDisabled());
+  await show(page, "sessions");
+  assert.equal(await page.getByRole("button", { name: "Start" }).count(), 0);
+  assert.deepEqual(page.complaints, []);
+  await page.context().close();
+});
+
+test("a killed node's targets move to the others", async () => {
+  const page = await open(browser, server);
+  await show(page, "nodes");
+  const list = await server.call("GET", "/api/v1/nodes");
+  const victim = list.nodes.find((node) => node.name === "poller-a");
+  const target = victim.targets[0].id;
+  const cell = page.locator(".matrix tr", { has: page.getByText(target, { exact: true }) }).locator(".matrix-owner");
+  const before = await cell.textContent();
+  nodes.get("poller-a").kill("SIGKILL");
+  await until("another one has it", async () => {
+    const now = await cell.textContent();
+    return now !== before && now !== "Unowned";
+  });
+  await page.locator(".tile", { hasText: "poller-a" }).waitFor({ state: "detached" });
+  await page.getByText("Every target has an owner").waitFor();
+  await page.context().close();
+});
+
+test("a runner is cordoned, drained and uncordoned", async () => {
+  const page = await open(browser, server);
+  await show(page, "nodes");
+  const row = page.locator('[data-runner="edge-2"]');
+  const order = async (button, confirm, word) => {
+    await row.getByRole("button", { name: button }).click();
+    await page.getByRole("dialog").getByRole("button", { name: confirm }).click();
+    await row.getByText(word, { exact: true }).waitFor();
+  };
+  await order("Cordon", "Cordon", "Cordoned");
+  await order("Drain …", "Drain", "Draining");
+  assert.equal((await server.call("GET", "/api/v1/runners/edge-2")).status, "draining");
+  await order("Uncordon", "Uncordon", "Active");
+  assert.deepEqual(page.complaints, []);
+  await page.context().close();
+});
+
+test("a camera is added, its zone drawn and checked while drawing, and changed by two people", async () => {
+  const page = await open(browser, server);
+  await show(page, "cameras");
+  await page.getByRole("link", { name: "Add a camera" }).click();
+  await page.getByLabel("Name", { exact: true }).fill("cam new");
+  await page.getByText("1 to 255 letters, digits").waitFor();
+  await page.getByLabel("Name", { exact: true }).fill("cam-new");
+  await page.getByLabel("Source").fill("10.0.0.7/stream");
+  await page.getByText("An rtsp, rtsps, http").waitFor();
+  await page.getByLabel("Source").fill("rtsp://10.0.0.7/stream");
+  await page.getByRole("button", { name: "Add a zone" }).click();
+  await page.getByText("An outline needs 3 points; this one has 0.").waitFor();
+  const canvas = page.locator(".canvas");
+  const draw = async (...points) => {
+    const box = await canvas.boundingBox();
+    for (const [x, y] of points) await page.mouse.click(box.x + box.width * x, box.y + box.height * y);
+  };
+  await draw([0.2, 0.2], [0.8, 0.8], [0.8, 0.2], [0.2, 0.8]);
+  await page.getByText(/crosses the one after/).waitFor();
+  assert.ok(await page.getByRole("button", { name: "Add", exact: true }).isDisabled());
+  await page.getByRole("button", { name: "Remove last point" }).click();
+  await page.getByText(/crosses the one after/).waitFor({ state: "detached" });
+  await page.getByRole("button", { name: "Add", exact: true }).click();
+  await page.getByRole("heading", { name: "cam-new" }).waitFor();
+  const path = "/api/v1/tenants/acme/sites/north/cameras/cam-new";
+  const saved = await server.call("GET", path);
+  assert.equal(saved.zones[0].polygon.length, 3);
+  const [x, y] = saved.zones[0].polygon[0];
+  assert.ok(Math.abs(x - 256) < 8 && Math.abs(y - 144) < 8, `${x}, ${y}: pixels of a picture of 1280 by 720`);
+  // Two people change it: the second one is told, and decides.
+  await page.getByLabel("Least score").fill("0.6");
+  await server.call("PUT", path, { min_score: 0.9 });
+  await page.getByText("Somebody else changed this camera").first().waitFor();
+  await page.getByRole("button", { name: "Save", exact: true }).click();
+  await page.getByRole("button", { name: "Save mine over it" }).click();
+  await until("mine is saved", async () => (await server.call("GET", path)).min_score === 0.6);
+  await page.getByRole("button", { name: "Remove …" }).click();
+  await page.getByRole("dialog").getByRole("button", { name: "Remove" }).click();
+  await page.getByRole("link", { name: "cam-gate" }).waitFor();
+  await page.context().close();
+});
+
+test("the keyboard is enough", async () => {
+  const page = await open(browser, server);
+  await page.keyboard.press("g");
+  await page.keyboard.press("l");
+  await page.locator(".vrow").first().waitFor();
+  await page.keyboard.press("/");
+  assert.equal(await page.evaluate(() => document.activeElement.type), "search");
+  await page.keyboard.type("deploy");
+  await until("it is found", async () => {
+    const keys = await page.locator(".vrow .key").allTextContents();
+    return keys.length > 0 && keys.every((key) => key === "deploy:production");
+  });
+  // From the search to the first link in the list.
+  for (let step = 0; step < 20; step += 1) {
+    await page.keyboard.press("Tab");
+    if (await page.evaluate(() => document.activeElement.matches(".vrow .key"))) break;
+  }
+  await page.keyboard.press("Enter");
+  await page.getByRole("heading", { name: "deploy:production" }).waitFor();
+  await page.context().close();
+});

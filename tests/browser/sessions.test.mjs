@@ -1,0 +1,140 @@
+// Sessions: started, played, kept alive, warned about, ended, and started again.
+
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+import { Server, launch, open, until, visit } from "./kit.mjs";
+
+const TTL = 6;
+let server;
+let browser;
+before(async () => {
+  const env = { LEASEHOLD_SESSIONS_LEASE_TTL: `${TTL}s`, LEASEHOLD_SESSIONS_HEARTBEAT_INTERVAL: "1s", LEASEHOLD_SESSIONS_TUNER_SLOTS: "0" };
+  [server, browser] = await Promise.all([Server.start({ env }), launch()]);
+});
+after(() => server?.stop());
+
+const state = (page) => page.locator(".session-state");
+const time = (page) => page.evaluate(() => document.getElementById("video").currentTime);
+
+async function watch(page, service, profile = "virtual") {
+  await visit(page, "#/sessions");
+  await page.getByLabel("Service").fill(service);
+  await page.getByLabel("Profile").selectOption(profile);
+  await page.getByRole("button", { name: "Start", exact: true }).click();
+  await page.locator('.session-state[data-state="running"]').waitFor();
+  return state(page).locator("[data-session]").getAttribute("data-session");
+}
+
+const session = (id) => server.call("GET", `/api/v3/sessions/${id}`);
+const advances = async (page, what = "the picture moves") => {
+  const from = await time(page);
+  await until(what, async () => (await time(page)) > from + 0.4);
+};
+
+test("a viewer watches, heartbeats keep the session, and leaving ends it", async () => {
+  const page = await open(browser, server);
+  const id = await watch(page, "channel-1");
+  await until("there is a picture", () => page.evaluate(() => document.getElementById("video").videoWidth > 0));
+  await advances(page);
+  // It outlives its ttl by heartbeats that the server sees.
+  const begun = Date.now();
+  const first = (await session(id)).last_heartbeat;
+  await until("the server sees heartbeats", async () => {
+    const now = await session(id);
+    assert.equal(now.state, "running");
+    return now.last_heartbeat && now.last_heartbeat !== first && Date.now() - begun > (TTL + 1) * 1000;
+  });
+  assert.ok(Number(await page.locator("[data-beats]").getAttribute("data-beats")) >= 4);
+  await advances(page, "it still plays");
+  // Another page keeps the session; the one with everybody's sessions shows it.
+  await visit(page, "#/events");
+  await page.getByText(`session:${id}`).first().waitFor();
+  await visit(page, "#/sessions");
+  await page.locator(`#sessions tr[data-session="${id}"]`, { hasText: "Running" }).waitFor();
+  await advances(page, "it plays again");
+  assert.deepEqual(page.complaints, []);
+  // The window is closed: the session ends right away, not by its ttl.
+  await page.close({ runBeforeUnload: false });
+  const over = await until("the session ends", async () => {
+    const now = await session(id);
+    return now.state === "stopped" && now;
+  });
+  assert.equal(over.reason, "R_CLIENT_STOP");
+});
+
+test("all tuners in use is said as a sentence, and so is somebody else's channel", async () => {
+  const page = await open(browser, server);
+  await watch(page, "channel-2");
+  const other = await open(browser, server);
+  await visit(other, "#/sessions");
+  await other.getByLabel("Service").fill("channel-3");
+  await other.getByLabel("Profile").selectOption("virtual");
+  await other.getByRole("button", { name: "Start", exact: true }).click();
+  await state(other).getByText("All tuners are in use. Try again when one is free.").waitFor();
+  await state(other).getByText("Refused").waitFor();
+  // Stopped by hand.
+  await page.getByRole("button", { name: "Stop" }).click();
+  await state(page).getByText("The session was stopped.").waitFor();
+  await page.context().close();
+  await other.context().close();
+});
+
+test("lost heartbeats warn, a button stays, and 410 leads to a new start", async () => {
+  const page = await open(browser, server);
+  const id = await watch(page, "channel-4");
+  await advances(page);
+  // Heartbeats and playlists are lost; everything else works.
+  const lose = (route) => route.abort("connectionfailed");
+  const paths = [/\/heartbeat$/, /\/index\.m3u8$/];
+  for (const path of paths) await page.route(path, lose);
+  const warning = page.locator(".session-warning");
+  await warning.getByText("Heartbeats are not getting through.").waitFor();
+  assert.equal((await session(id)).state, "running");
+  for (const path of paths) await page.unroute(path, lose);
+  await warning.getByRole("button", { name: /Stay/ }).click();
+  await warning.waitFor({ state: "detached" });
+  await advances(page, "it plays on");
+  // Now nothing of this page gets through until the session is over.
+  for (const path of [...paths, /\/api\/v3\/sessions\/[^/]+\/events$/]) await page.route(path, lose);
+  await until("the server ends the session", async () => (await session(id)).reason === "R_LEASE_EXPIRED");
+  await page.unrouteAll();
+  await page.locator('.session-state[data-phase="over"]').waitFor();
+  assert.match(await state(page).textContent(), /no heartbeat reached the server in time/);
+  await page.locator(".session-over").getByRole("button", { name: "Start again" }).click();
+  await page.locator('.session-state[data-state="running"]').waitFor();
+  const next = await state(page).locator("[data-session]").getAttribute("data-session");
+  assert.notEqual(next, id);
+  await advances(page, "the new session plays");
+  await page.context().close();
+});
+
+test("five seconds offline do not end the video", async () => {
+  // With the default settings: a minute without a heartbeat is allowed.
+  const patient = await Server.start();
+  const page = await open(browser, patient);
+  const id = await watch(page, "channel-5");
+  await advances(page);
+  await page.context().setOffline(true);
+  const from = Date.now();
+  await page.locator(".banner.bad").waitFor();
+  await until("five seconds pass", () => Date.now() - from > 5000);
+  await page.context().setOffline(false);
+  await page.locator(".banner.bad").waitFor({ state: "detached" });
+  await advances(page, "the same session plays on");
+  assert.equal(await state(page).locator("[data-session]").getAttribute("data-session"), id);
+  assert.equal((await patient.call("GET", `/api/v3/sessions/${id}`)).state, "running");
+  await page.context().close();
+  await patient.stop();
+});
+
+test("what ffmpeg makes is played, and its end by somebody else is shown", async () => {
+  const page = await open(browser, server);
+  const id = await watch(page, "channel-6", "low");
+  await until("there is a picture", () => page.evaluate(() => document.getElementById("video").videoWidth > 0));
+  await advances(page);
+  await server.call("POST", "/api/v3/intents", { type: "stream.stop", session_id: id });
+  await state(page).getByText("The session was stopped.").waitFor();
+  await page.locator(".session-over").waitFor();
+  assert.deepEqual(page.complaints, []);
+  await page.context().close();
+});
