@@ -264,11 +264,14 @@ const OTHER_FILES: u64 = 128;
 fn fit_connections(limits: &mut leasehold_server::Limits, files: u64) {
     let most = usize::try_from(files.saturating_sub(OTHER_FILES)).unwrap_or(usize::MAX);
     if limits.connections > most {
-        tracing::warn!(
-            files,
-            connections = most,
-            "fewer connections than configured: too few open files"
-        );
+        // The default is what a large machine takes; only what somebody asked for is missed.
+        if limits.connections != leasehold_server::Limits::default().connections {
+            tracing::warn!(
+                files,
+                connections = most,
+                "fewer connections than configured: too few open files"
+            );
+        }
         limits.connections = most.max(1);
     }
     let share = (limits.connections / 4 * 3).max(1);

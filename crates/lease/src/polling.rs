@@ -99,6 +99,9 @@ impl TargetState {
     }
 }
 
+/// How often a target may be polled: at least and at most this many seconds apart.
+pub const INTERVAL_SECONDS: (f64, f64) = (4.0, 120.0);
+
 /// The key of a target's record. Its id must also be one that a lease can have.
 pub fn target_key(id: &str) -> Result<Key, Invalid> {
     Key::new(POLL, id)?;
@@ -122,8 +125,14 @@ pub fn target_document(
     if !fits("url", Value::is_string) {
         return Err(Invalid::new("url", "a text"));
     }
-    if !fits("intervalSeconds", Value::is_number) {
-        return Err(Invalid::new("intervalSeconds", "a number of seconds"));
+    let within = |value: &Value| {
+        let (least, most) = INTERVAL_SECONDS;
+        value
+            .as_f64()
+            .is_some_and(|it| (least..=most).contains(&it))
+    };
+    if !fits("intervalSeconds", within) {
+        return Err(Invalid::new("intervalSeconds", "4 to 120 seconds"));
     }
     fields.insert("id".to_owned(), id.into());
     Ok(Value::Object(fields).to_string())

@@ -262,7 +262,7 @@ fn as_lease(
     let mut statement = connection.prepare_cached("SELECT data FROM events WHERE revision = ?1")?;
     let mut rows = statement.query(params![end.revision.get()])?;
     let terms = match rows.next()? {
-        Some(row) => row::to_terms(end, row.get_ref(0)?.as_blob().unwrap_or_default())
+        Some(row) => row::to_terms(row.get_ref(0)?.as_blob().unwrap_or_default())
             .map_err(|why| unreadable(end.revision, why))?,
         None => None,
     };

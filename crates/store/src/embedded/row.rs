@@ -154,6 +154,10 @@ pub(super) fn to_slot(key: Key, bytes: &[u8]) -> Result<StoredSlot, Unreadable> 
     })
 }
 
+/// The columns that an event's checksum covers: none. Its seal covers them, and `lease verify` then names
+/// the event that was changed, where a row that cannot be read would hide all others.
+const SEALED: &[&[u8]] = &[];
+
 /// The bytes of an event, beside its columns. `terms` are those of the lease that it ended.
 pub(super) fn from_event(event: &Event, terms: Option<&Terms>) -> Vec<u8> {
     let terms = terms.map(|terms| TermsRow {
@@ -175,33 +179,9 @@ pub(super) fn from_event(event: &Event, terms: Option<&Terms>) -> Vec<u8> {
         detail: event.detail.clone(),
     };
     match terms {
-        Some(terms) => encode_event(event, &(row, terms)),
-        None => encode_event(event, &row),
+        Some(terms) => encode(&(row, terms), SEALED),
+        None => encode(&row, SEALED),
     }
-}
-
-fn encode_event(event: &Event, row: &impl Serialize) -> Vec<u8> {
-    let Event { revision, at, .. } = *event;
-    with_columns(revision, at, event.kind, &event.key, |columns| {
-        encode(row, columns)
-    })
-}
-
-/// The columns that an event's checksum covers.
-fn with_columns<T>(
-    revision: Revision,
-    at: UnixMillis,
-    kind: EventKind,
-    key: &Key,
-    work: impl FnOnce(&[&[u8]]) -> T,
-) -> T {
-    let (revision, at) = (revision.get().to_le_bytes(), at.get().to_le_bytes());
-    work(&[
-        &revision,
-        &at,
-        kind.as_str().as_bytes(),
-        key.as_str().as_bytes(),
-    ])
 }
 
 /// The checksum of a record, which has no fields beside its columns.
@@ -211,10 +191,8 @@ pub(super) fn record_sum(key: &Key, value: &str, revision: Revision) -> u32 {
 }
 
 /// What the bytes of the event of a lease's end say about it, if they do.
-pub(super) fn to_terms(end: &Event, bytes: &[u8]) -> Result<Option<Terms>, Unreadable> {
-    let fields = with_columns(end.revision, end.at, end.kind, &end.key, |columns| {
-        fields(bytes, columns)
-    })?;
+pub(super) fn to_terms(bytes: &[u8]) -> Result<Option<Terms>, Unreadable> {
+    let fields = fields(bytes, SEALED)?;
     let (_, rest) =
         postcard::take_from_bytes::<EventRow>(fields).map_err(|_| Unreadable::Fields)?;
     if rest.is_empty() {
@@ -239,8 +217,7 @@ pub(super) fn to_event(
     key: Key,
     bytes: &[u8],
 ) -> Result<Event, Unreadable> {
-    let EventRow { lease, detail } =
-        with_columns(revision, at, kind, &key, |columns| decode(bytes, columns))?;
+    let EventRow { lease, detail } = decode(bytes, SEALED)?;
     Ok(Event {
         revision,
         at,

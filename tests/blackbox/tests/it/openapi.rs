@@ -64,7 +64,7 @@ async fn a_generated_python_client_drives_leases_sessions_and_cameras() {
         .env("PYTHONPATH", &generated)
         .spawn();
     let steps = succeeds(drive).await;
-    assert_eq!(steps.matches(": ok").count(), 13, "{steps}");
+    assert_eq!(steps.matches(": ok").count(), 12, "{steps}");
 }
 
 #[tokio::test]

@@ -21,7 +21,7 @@ use sink::Sink;
 
 pub use fetch::{FENCE, KEY};
 pub use report::Report;
-pub use settings::{INTERVAL_SECONDS, LeaseSettings, Settings, SinkSettings};
+pub use settings::{LeaseSettings, Settings, SinkSettings};
 
 /// Why the program could not start, or did not end well.
 #[derive(Debug, thiserror::Error)]

@@ -2,13 +2,10 @@
 
 use std::{collections::BTreeMap, fmt, net::SocketAddr, path::PathBuf};
 
-use lease::{Invalid, redact};
+use lease::{Invalid, polling::INTERVAL_SECONDS, redact};
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::super::Options;
-
-/// The shortest and the longest time between two polls of a target.
-pub const INTERVAL_SECONDS: (f64, f64) = (4.0, 120.0);
 
 /// The section `poll` of a configuration file.
 #[derive(Clone, Deserialize, Serialize)]
