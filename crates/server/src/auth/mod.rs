@@ -204,7 +204,7 @@ fn failed() -> Reject {
 
 /// Why a caller is not known.
 enum Unknown {
-    /// It sent no credential.
+    /// It sent no credential, or one without scopes.
     Nothing,
     /// It sent one that is not let in.
     Wrong,
@@ -215,7 +215,10 @@ fn authenticate(app: &App, parts: &Parts) -> Result<Caller, Unknown> {
     let headers = &parts.headers;
     if let Some(value) = headers.get(header::AUTHORIZATION) {
         let secret = bearer(value.as_bytes()).ok_or(Unknown::Wrong)?;
-        return tokens.find(secret).ok_or(Unknown::Wrong);
+        let caller = tokens.find(secret).ok_or(Unknown::Wrong)?;
+        // Known, and let in nowhere: nobody guesses here.
+        let powerless = caller.scopes.is_empty();
+        return (!powerless).then_some(caller).ok_or(Unknown::Nothing);
     }
     let session = cookie::from_headers(headers).ok_or(Unknown::Nothing)?;
     // A browser opens a WebSocket for any page: that is no mere look.

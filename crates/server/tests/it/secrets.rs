@@ -45,7 +45,7 @@ async fn passwords_need_a_scope_of_their_own() {
         .http
         .post(format!("{}/api/v1/authority/watch", server.url))
         .bearer_auth(ADMIN)
-        .json(&json!(1_000_000))
+        .json(&json!({"from": 1_000_000}))
         .send();
     let mut watch = watch.await.unwrap();
     let mut seen = String::new();
