@@ -73,15 +73,21 @@ function Pollers({ list, stale }: { list: NodeList; stale: boolean }) {
               {node.name ?? node.id}
             </p>
             <Load used={node.targets.length} of={node.capacity ?? undefined} unit="target" />
-            <p class="hint">
-              Seen {ago(now.value - Date.parse(node.renewed_at ?? node.since))}, up for {duration(now.value - Date.parse(node.since))}
-            </p>
+            <p class="hint">{seen(node, now.value)}</p>
           </li>
         ))}
       </ul>
       <Matrix label="Nodes and targets" columns={columns} rows={rows} />
     </Card>
   );
+}
+
+/** When a node was last seen and since when; a foreign program's node says neither. */
+function seen(node: { renewed_at?: string | null; since?: string | null }, at: number): string {
+  const last = node.renewed_at ?? node.since;
+  if (!last) return "Another program's, with no times of its own";
+  const up = node.since ? `, up for ${duration(at - Date.parse(node.since))}` : "";
+  return `Seen ${ago(at - Date.parse(last))}${up}`;
 }
 
 function Load({ used, of, unit }: { used: number; of: number | undefined; unit: string }) {
