@@ -12,6 +12,8 @@ use crate::{Expect, Invalid, Key, Record, Transaction, UnixMillis, Write, text::
 pub const KIND: &str = "session";
 /// The kind of the records that map an idempotency key to its session.
 pub const INTENT_KIND: &str = "intent";
+/// The kind of the leases of services, and of the records that reserve them.
+pub const SERVICE_KIND: &str = "service";
 
 /// Names a session. Sorts newest first, so that a list in the order of ids is a list by age.
 pub fn new_id(now: UnixMillis, random: [u8; 10]) -> Uuid {
@@ -213,6 +215,9 @@ pub struct Session {
     /// The tenant it belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
+    /// Whether its service is reserved for it from its start on (phase 1): see [`reserve`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub reserved: bool,
 }
 
 impl Session {
@@ -249,8 +254,15 @@ impl Session {
             .expect("a session was accepted under a well-formed key")
     }
 
+    /// The key of the record that reserves its service, if it has one.
+    fn reservation(&self) -> Option<Key> {
+        let key = service_key(&self.service_ref).ok();
+        key.filter(|_| self.reserved)
+    }
+
     /// The change of a session that was read at `record`. A terminal session gives its idempotency
-    /// key back in the same step, so that a retry starts afresh and nothing is left behind.
+    /// key and its reservation back in the same step, so that a retry starts afresh and nothing is left
+    /// behind.
     pub fn update(&self, record: &Record) -> Transaction {
         let mut writes = vec![self.to_write()];
         if self.state.is_terminal() {
@@ -259,6 +271,11 @@ impl Session {
                 value: None,
                 note: None,
             });
+            writes.extend(self.reservation().map(|key| Write {
+                key,
+                value: None,
+                note: None,
+            }));
         }
         Transaction {
             expect: vec![Expect {
@@ -298,7 +315,35 @@ pub fn intent_key(tenant: Option<&str>, idempotency_key: &str) -> Result<Key, In
     }
 }
 
-/// The session that an intent record points to.
+/// The key of a service: of the lease that makes a session the only one of it, and of the record that
+/// reserves it.
+pub fn service_key(service_ref: &str) -> Result<Key, Invalid> {
+    Key::new(SERVICE_KIND, service_ref)
+}
+
+/// Reserves the session's service in the step in which the session appears: from then on, until it is
+/// over, no other session of that service is accepted by such a step. `before` is the record of the
+/// service as it was read, which must belong to no session that is under way.
+pub fn reserve(session: &Session, before: Option<&Record>, transaction: &mut Transaction) {
+    let Some(service) = session.reservation() else {
+        return;
+    };
+    transaction.expect.push(Expect {
+        key: service.clone(),
+        revision: before.map(|record| record.revision),
+    });
+    transaction.writes.push(Write {
+        key: service,
+        value: Some(pointer(&key(session.session_id))),
+        note: None,
+    });
+}
+
+fn pointer(session: &Key) -> Arc<str> {
+    format!("\"{session}\"").into()
+}
+
+/// The session that an intent record, or the record of a service, points to.
 pub fn intended(intent: &Record) -> Result<Key, Invalid> {
     intent.value.trim_matches('"').parse()
 }
@@ -314,7 +359,7 @@ pub fn put(session: &Session, mapping: &Mapping) -> Put {
     }
     let key = key(session.session_id);
     let intent = session.intent_key();
-    let pointer: Arc<str> = format!("\"{key}\"").into();
+    let pointer = pointer(&key);
     Put::Commit(Transaction {
         expect: vec![
             Expect {

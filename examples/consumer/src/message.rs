@@ -13,6 +13,14 @@ pub struct Message {
 }
 
 impl Message {
+    /// The authority it comes from: a store that was rebuilt is another one, whose revisions and tokens
+    /// begin anew. Empty for one without an identity.
+    pub fn authority(&self) -> &str {
+        self.id
+            .rsplit_once('-')
+            .map_or("", |(authority, _)| authority)
+    }
+
     /// Reads a delivery, or says what is wrong with it.
     pub(crate) fn read(delivery: &Delivery) -> Result<Self, String> {
         let id = delivery.properties.message_id();

@@ -15,7 +15,9 @@ const SCHEMA: &str = "
 PRAGMA journal_mode = WAL;
 PRAGMA synchronous = FULL;
 CREATE TABLE IF NOT EXISTS seen (place INTEGER PRIMARY KEY, message_id TEXT NOT NULL UNIQUE);
-CREATE TABLE IF NOT EXISTS newest (key TEXT PRIMARY KEY, revision INTEGER NOT NULL, token INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS newest_of (
+  authority TEXT NOT NULL, key TEXT NOT NULL, revision INTEGER NOT NULL, token INTEGER NOT NULL,
+  PRIMARY KEY (authority, key)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS dropped (outcome TEXT PRIMARY KEY, count INTEGER NOT NULL);
 -- The effect of this example: a list of what happened.
 CREATE TABLE IF NOT EXISTS applied (
@@ -163,8 +165,8 @@ fn apply_one(transaction: &Transaction<'_>, message: &Message) -> Result<Outcome
     }
     let newest: Option<(u64, u64)> = transaction
         .query_row(
-            "SELECT revision, token FROM newest WHERE key = ?",
-            [&event.key],
+            "SELECT revision, token FROM newest_of WHERE authority = ? AND key = ?",
+            [message.authority(), &event.key],
             |row| Ok((row.get(0)?, row.get(1)?)),
         )
         .optional()?;
@@ -177,9 +179,10 @@ fn apply_one(transaction: &Transaction<'_>, message: &Message) -> Result<Outcome
         return Ok(Outcome::Late);
     }
     transaction.execute(
-        "INSERT INTO newest VALUES (?1, ?2, ?3)
-         ON CONFLICT (key) DO UPDATE SET revision = ?2, token = ?3",
+        "INSERT INTO newest_of VALUES (?1, ?2, ?3, ?4)
+         ON CONFLICT (authority, key) DO UPDATE SET revision = ?3, token = ?4",
         params![
+            message.authority(),
             event.key,
             i64::try_from(event.revision)?,
             i64::try_from(event.token.unwrap_or(token))?

@@ -61,15 +61,20 @@ impl Publisher {
     }
 
     async fn event(&self, key: &str, revision: u64, token: Option<u64>) {
+        self.event_of("one", key, revision, token).await;
+    }
+
+    async fn event_of(&self, authority: &str, key: &str, revision: u64, token: Option<u64>) {
+        let message_id = format!("{authority}-{revision}");
         let (kind, id) = key.split_once(':').unwrap();
         let mut event = json!({
-            "event_id": revision.to_string(), "revision": revision, "event_type": "lease_acquired",
+            "event_id": message_id, "revision": revision, "event_type": "lease_acquired",
             "timestamp": "2026-01-01T00:00:00Z", "key": key, "kind": kind, "id": id,
         });
         if let Some(token) = token {
             event["token"] = token.into();
         }
-        self.raw(Some(&revision.to_string()), event.to_string().as_bytes())
+        self.raw(Some(&message_id), event.to_string().as_bytes())
             .await;
     }
 }
@@ -136,6 +141,25 @@ async fn rabbitmq_what_comes_twice_late_or_from_an_old_owner_has_no_effect() {
         queue.unwrap().message_count() == 2
     })
     .await;
+}
+
+#[tokio::test]
+async fn rabbitmq_events_of_a_rebuilt_store_take_effect_though_its_revisions_begin_anew() {
+    let broker = RabbitMq::start().await;
+    let dir = Dir::new("consumer");
+    let state = dir.join("state.sqlite3");
+    let mut process = consumer(&broker, &state);
+    process.wait_for_line("consuming", SOON).await;
+    let publisher = Publisher::connect(&broker).await;
+    publisher.event_of("one", "job:a", 10, Some(100)).await;
+    publisher.event_of("two", "job:a", 1, Some(1)).await;
+    publisher.event_of("two", "job:a", 10, Some(2)).await;
+    publisher.event_of("two", "job:a", 10, Some(2)).await;
+    publisher.event_of("two", "job:a", 11, Some(2)).await;
+    let applied = until_applied(&state, 11).await;
+    assert_eq!(revisions_of(&applied, "job:a"), [10, 1, 10, 11]);
+    let dropped = Store::open(&state).unwrap().dropped(Outcome::Duplicate);
+    assert_eq!(dropped.unwrap(), 1);
 }
 
 #[tokio::test]

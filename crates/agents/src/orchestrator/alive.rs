@@ -25,6 +25,7 @@ const SILENCE: (u64, u64) = (9, 20);
 
 /// The sign of a living process.
 pub(super) struct Mark {
+    incarnation: Incarnation,
     socket: Option<UnixListener>,
 }
 
@@ -32,14 +33,26 @@ impl Mark {
     /// Sets the mark of this process. Without one it is recognised by its renewals only.
     pub fn set(incarnation: &Incarnation) -> Self {
         Self {
+            incarnation: incarnation.clone(),
             socket: bind(incarnation).ok(),
         }
     }
 
+    /// Where it can be looked for, if it can be.
+    fn place(&self) -> Option<String> {
+        self.socket.is_some().then(place).flatten()
+    }
+
+    /// What is written on things that belong to this process: see [`lives_by_note`].
+    pub fn note(&self) -> String {
+        let place = self.place().unwrap_or_default();
+        format!("{}\n{place}\n", self.incarnation)
+    }
+
     /// What a presence says about it.
     pub fn labels(&self) -> Result<Labels, Invalid> {
-        let place = self.socket.is_some().then(place).flatten();
-        let labels: BTreeMap<_, _> = place
+        let labels: BTreeMap<_, _> = self
+            .place()
             .map(|place| (PLACE.to_owned(), place))
             .into_iter()
             .collect();
@@ -61,11 +74,20 @@ fn place() -> Option<String> {
 
 /// Whether the process behind a presence lives; `None` when that cannot be seen from here.
 fn lives(presence: &Lease) -> Option<bool> {
-    let seen_from = presence.labels.get(PLACE)?;
+    lives_at(&presence.holder.incarnation, presence.labels.get(PLACE)?)
+}
+
+/// The same for the process that wrote a note.
+pub(super) fn lives_by_note(note: &str) -> Option<bool> {
+    let (incarnation, seen_from) = note.trim_end().split_once('\n')?;
+    lives_at(&incarnation.parse().ok()?, seen_from)
+}
+
+fn lives_at(incarnation: &Incarnation, seen_from: &str) -> Option<bool> {
     if place().as_deref() != Some(seen_from) {
         return None;
     }
-    match bind(&presence.holder.incarnation) {
+    match bind(incarnation) {
         Ok(_) => Some(false),
         Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => Some(true),
         Err(_) => None,

@@ -7,6 +7,7 @@
 mod alive;
 mod metrics;
 mod options;
+mod output;
 pub mod pipeline;
 mod reaper;
 mod records;
@@ -52,7 +53,7 @@ pub(crate) struct Context {
     /// Without it nothing new is claimed: others believe that this worker is gone.
     presence: Presence,
     /// Shows to others on this machine that the process is alive.
-    _mark: alive::Mark,
+    mark: alive::Mark,
     launcher: Launcher,
     metrics: Metrics,
     starts: Semaphore,
@@ -156,7 +157,7 @@ impl Orchestrator {
             records,
             keeper,
             presence,
-            _mark: mark,
+            mark,
             launcher,
             metrics,
             running: Mutex::default(),

@@ -56,7 +56,8 @@ pub struct Options {
     pub output_dir: PathBuf,
     /// The ttl of the dedup and tuner leases.
     pub lease_ttl: Ttl,
-    /// How many pipelines may be starting at once. Stops are never held up by starts.
+    /// How many pipelines may be launched at the same time. Until one is playable, it holds up neither
+    /// another start nor a stop.
     pub concurrent_starts: usize,
     /// How long a pipeline may take until it is playable, in ms.
     pub start_limit_ms: u64,

@@ -14,7 +14,7 @@ use futures_util::{
 use lease::{
     Authority, Clock, Event, EventKind, Expect, Holder, Key, LeaseQuery, Record, Status,
     Transaction, Watching, Write,
-    session::{self, Reason, Session, State},
+    session::{self, Reason, SERVICE_KIND, Session, State},
 };
 use leasehold_client::{Change, Follower};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -28,9 +28,6 @@ use super::{
 /// How many sessions are ended at once. Enough to let a store decide many in one step; beyond it the
 /// events wait, and a watch that waits too long turns into a sweep.
 const AT_ONCE: usize = 256;
-
-/// The kind of the lease that makes a session the only one of its channel.
-const SERVICE_KIND: &str = "service";
 
 /// How many sessions are forgotten in one step.
 const FORGET_AT_ONCE: usize = 100;

@@ -10,10 +10,10 @@ use lease::{
 
 use leasehold_clock::Backoff;
 
-use super::{pipeline, records::Records};
+use super::{output, pipeline, records::Records};
 
 /// Frees the leases of this name's earlier incarnations, ends their sessions, and removes output that
-/// no live session owns. Another worker's leases and sessions stay untouched.
+/// nobody owns any more. Another worker's leases and sessions stay untouched.
 pub(super) async fn recover(
     records: &Records,
     holder: &Holder,
@@ -69,8 +69,9 @@ async fn attempt(records: &Records, holder: &Holder, output_dir: &Path) -> Resul
     remove_leftovers(records, output_dir, |_| false).await
 }
 
-/// Removes the folders of sessions that are over or unknown. Each is asked about by itself and only
-/// now: a folder is made after its session was claimed, so one that is new has a session that lives.
+/// Removes the folders of sessions that are over, and of those that this store does not know if their
+/// process is gone: they may be another store's. Each is asked about by itself and only now: a folder
+/// is made after its session was claimed, so one that is new has a session that lives.
 pub(super) async fn remove_leftovers(
     records: &Records,
     output_dir: &Path,
@@ -80,12 +81,8 @@ pub(super) async fn remove_leftovers(
         return Ok(());
     };
     while let Ok(Some(folder)) = folders.next_entry().await {
-        let name = folder.file_name();
         // Only what is named like a session is ours to remove.
-        let Some(id) = name
-            .to_str()
-            .and_then(|name| uuid::Uuid::parse_str(name).ok())
-        else {
+        let Some(id) = output::session_of(&folder.path()) else {
             continue;
         };
         let key = session::key(id);
@@ -94,7 +91,7 @@ pub(super) async fn remove_leftovers(
         }
         let over = match records.read(&key).await? {
             Some((session, _)) => session.state.is_terminal(),
-            None => true,
+            None => output::is_abandoned(&folder.path()).await,
         };
         // Asked again: a session that this worker ends removes its folder by itself.
         if over && !in_use(&key) {

@@ -10,6 +10,7 @@ use tokio::sync::watch;
 use super::{
     Context,
     metrics::Start,
+    output,
     pipeline::{self, Failure, Job, Pipeline},
     records::Changed,
 };
@@ -177,7 +178,7 @@ async fn prepare(context: &Context, session: &Session, held: &mut Held) -> Resul
     if let Ok(None) = context.records.authority.lease(own).await {
         return Err(Ending::new(State::Stopped, Reason::LeaseExpired));
     }
-    let service = Key::new("service", &session.service_ref)
+    let service = lease::session::service_key(&session.service_ref)
         .map_err(|error| Ending::new(State::Ended, Reason::PipelineFailed).detail(&error))?;
     let want = Want::one(service);
     let service = acquire(context, session, want, Reason::LeaseBusy, "REJECTED_BUSY").await?;
@@ -213,26 +214,30 @@ async fn launch(context: &Context, session: &Session, held: &mut Held) -> Result
         .map(|template| pipeline::source_url(template, &session.service_ref))
         .transpose()
         .map_err(|error| failed(error.to_string()))?;
-    // Starts wait for each other here; nothing else does.
-    let _start = context
+    // Launches wait for each other here; nobody waits for another one's stream to become playable.
+    let launching = context
         .starts
         .acquire()
         .await
         .map_err(|_| Ending::new(State::Stopped, Reason::Shutdown))?;
     let slot = tuner.key().id().to_owned();
+    let dir = context.output_dir(session.session_id);
+    output::create(&dir, &context.mark)
+        .await
+        .map_err(|error| failed(format!("cannot make {}: {error}", dir.display())))?;
     let job = Job {
         session: session.session_id.to_string(),
         source,
         start_ms: session.start_ms,
         profile: profile.clone(),
-        dir: context.output_dir(session.session_id),
+        dir,
         token: tuner.token(),
         deadline: service.deadline().min(tuner.deadline()),
         stop_limit_ms: context.options.stop_limit_ms,
     };
     let started = Pipeline::start(job, &context.launcher, context.clock.clone())
-        .await
         .map_err(|failure| ending_of(&failure))?;
+    drop(launching);
     let pipeline = held.pipeline.insert(started);
     let until = context.clock.boot().plus(context.options.start_limit_ms);
     loop {
@@ -346,6 +351,7 @@ fn ending_of(failure: &Failure) -> Ending {
     let reason = match failure {
         Failure::Timeout(_) => Reason::PipelineTimeout,
         Failure::Start(_) | Failure::Ended(_) => Reason::PipelineFailed,
+        Failure::Deadline(_) => Reason::LeaseLost,
     };
     Ending::new(State::Failed, reason).detail(failure)
 }

@@ -6,6 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use nix::{errno::Errno, sys::signal::kill, unistd::Pid};
+
 /// A cgroup of our own, removed on drop.
 #[derive(Debug)]
 pub(super) struct Cgroup {
@@ -16,9 +18,7 @@ impl Cgroup {
     /// Makes one below this process's own. `None` where that is not possible: no cgroup v2, no
     /// permission, or a kernel that cannot kill a cgroup.
     pub(super) fn create() -> Option<Self> {
-        let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
-        let own = fs::read_to_string("/proc/self/cgroup").ok()?;
-        let path = own_folder(&mounts, &own)?.join(format!("leasehold-{}", std::process::id()));
+        let path = folder()?.join(format!("{}{}", prefix()?, std::process::id()));
         fs::create_dir(&path).ok()?;
         let cgroup = Self { path };
         cgroup.path.join("cgroup.kill").exists().then_some(cgroup)
@@ -42,6 +42,42 @@ impl Drop for Cgroup {
     }
 }
 
+/// Kills what is left in the cgroups of guardians that are gone: when a guardian is killed, the kernel
+/// ends its program, but nothing that the program started.
+pub(super) fn end_orphans() {
+    if let (Some(folder), Some(prefix)) = (folder(), prefix()) {
+        end_orphans_in(&folder, &prefix);
+    }
+}
+
+fn end_orphans_in(folder: &Path, prefix: &str) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let guardian = name.to_str().and_then(|name| name.strip_prefix(prefix));
+        let Some(guardian) = guardian.and_then(|pid| pid.parse().ok()) else {
+            continue;
+        };
+        if kill(Pid::from_raw(guardian), None) == Err(Errno::ESRCH) {
+            let orphaned = Cgroup { path: entry.path() };
+            let _ = orphaned.kill();
+        }
+    }
+}
+
+/// How the cgroups are named that guardians of this process's namespace make: elsewhere, the same
+/// process id is another process.
+fn prefix() -> Option<String> {
+    let namespace = fs::read_link("/proc/self/ns/pid").ok()?;
+    let number = namespace.to_str()?.chars().filter(char::is_ascii_digit);
+    Some(format!("leasehold-{}-", number.collect::<String>()))
+}
+
+fn folder() -> Option<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let own = fs::read_to_string("/proc/self/cgroup").ok()?;
+    own_folder(&mounts, &own)
+}
+
 /// Moves this process into the cgroup at `path`.
 pub(super) fn join(path: &Path) -> io::Result<()> {
     fs::write(path.join("cgroup.procs"), "0")
@@ -62,6 +98,27 @@ fn own_folder(mounts: &str, own: &str) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_cgroups_of_guardians_that_are_gone_are_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut gone = std::process::Command::new("true").spawn().unwrap();
+        gone.wait().unwrap();
+        let (gone, alive) = (gone.id(), std::process::id());
+        let names = [
+            format!("leasehold-1-{gone}"),
+            format!("leasehold-1-{alive}"),
+            format!("leasehold-2-{gone}"),
+            format!("other-1-{gone}"),
+            "leasehold-1-".into(),
+        ];
+        for name in &names {
+            fs::create_dir(folder.path().join(name)).unwrap();
+        }
+        end_orphans_in(folder.path(), "leasehold-1-");
+        let killed = names.map(|name| folder.path().join(name).join("cgroup.kill").exists());
+        assert_eq!(killed, [true, false, false, false, false]);
+    }
 
     #[test]
     fn finds_the_folder_on_pure_and_mixed_systems() {

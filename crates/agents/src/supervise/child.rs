@@ -16,7 +16,7 @@ use tokio::{
 };
 
 use super::{
-    Cause, End, Exit, Output,
+    Cause, End, Exit, Output, cgroup,
     output::{self, LINES_WAITING, Line, Stream},
     protocol::{Order, Report},
 };
@@ -237,6 +237,7 @@ async fn follow(
             if let Some(pid) = known.pid {
                 let _ = killpg(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
             }
+            cgroup::end_orphans();
             known.exit = Some(LOST);
         }
     });

@@ -29,7 +29,7 @@ use nix::{
 
 use super::{
     Cause, End, Exit, GUARDIAN, LAUNCH,
-    cgroup::Cgroup,
+    cgroup::{self, Cgroup},
     launch,
     protocol::{Order, Report},
     tree,
@@ -181,6 +181,7 @@ impl Guardian {
             ClockId::CLOCK_BOOTTIME,
             TimerFlags::TFD_CLOEXEC,
         )?);
+        cgroup::end_orphans();
         let cgroup = Cgroup::create();
         let launch = launch::Settings {
             cgroup: cgroup.as_ref().map(Cgroup::path),

@@ -10,7 +10,13 @@
 //!   the tree lives in one and is killed in one step;
 //! - a deadline on `CLOCK_BOOTTIME` counts on while the machine sleeps;
 //! - when the pipe closes, the supervisor is gone and the tree is stopped;
-//! - when the guardian itself is killed, the kernel kills the program (`PR_SET_PDEATHSIG`).
+//! - when the guardian itself is killed, the kernel kills the program (`PR_SET_PDEATHSIG`). What the
+//!   program started is killed with its cgroup, by the supervisor, or by the next guardian if the
+//!   supervisor is gone too.
+//!
+//! Nothing is claimed about a guardian that is stopped (SIGSTOP) or gets no time, or, where no cgroup
+//! can be made, about the descendants of a program whose guardian and supervisor were both killed: they
+//! may outlive the lease. Only the fencing token keeps those out.
 //!
 //! A binary that supervises calls [`entry`] first thing in its `main`.
 

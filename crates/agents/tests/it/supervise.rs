@@ -187,6 +187,29 @@ async fn a_killed_guardian_takes_the_program_with_it() {
 }
 
 #[tokio::test]
+async fn what_a_killed_guardian_leaves_behind_ends_with_its_cgroup() {
+    let dir = Dir::new("supervise");
+    let mut child = start(shell(&escaping(&dir)));
+    let grandchild = noted(&dir.join("grandchild")).await;
+    let cgroup = fs::read_to_string(format!("/proc/{grandchild}/cgroup")).unwrap();
+    if !cgroup.contains("/leasehold-") {
+        eprintln!("no cgroup can be made here: nothing is claimed");
+        kill(Pid::from_raw(grandchild), Signal::SIGKILL).unwrap();
+        return;
+    }
+    kill(
+        Pid::from_raw(child.guardian_pid().cast_signed()),
+        Signal::SIGKILL,
+    )
+    .unwrap();
+    assert_eq!(ended(&mut child).await.cause, Cause::GuardianLost);
+    wait::until(SOON, "the grandchild is gone", async || {
+        !is_alive(grandchild)
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn bytes_come_as_they_are_beside_lines_of_the_other_stream() {
     use tokio::io::AsyncReadExt as _;
     let script = "printf 'a\\000\\377\\nb'; echo note >&2";

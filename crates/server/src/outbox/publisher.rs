@@ -22,7 +22,8 @@ const LEADER_TTL_SECS: u64 = 10;
 const BATCH: usize = 256;
 /// How often the history is looked at when nothing is heard.
 const IDLE: Duration = Duration::from_secs(1);
-/// The kind of the cursor's record. Its own changes are not published: each would move it again.
+/// The kind of the cursor's record and of the identity. Their own changes are not published: each would
+/// move the cursor again.
 const OUTBOX: &str = "outbox";
 /// AMQP's word for "keep it on disk".
 const PERSISTENT: u8 = 2;
@@ -96,8 +97,9 @@ async fn round(
 ) -> Result<std::convert::Infallible, Stop> {
     let mut follower = Follower::new(authority.clone(), clock.clone(), Watching::default());
     let authority = &**authority;
+    let identity = identity(authority).await?;
     let (mut cursor, mut stored) = load(authority).await?;
-    tracing::info!(after = %cursor.after, "publishing events");
+    tracing::info!(after = %cursor.after, identity, "publishing events");
     loop {
         let query = EventQuery {
             after: cursor.after,
@@ -125,7 +127,7 @@ async fn round(
             }
             continue;
         }
-        publish(link, &events).await?;
+        publish(link, &identity, &events).await?;
         stored = Some(save(authority, cursor, stored).await?);
     }
 }
@@ -140,10 +142,11 @@ async fn heard(follower: &mut Follower) -> Result<(), Stop> {
 }
 
 /// Sends in order and waits until the broker has all of it on disk.
-async fn publish(link: &Link, events: &[&Event]) -> Result<(), Stop> {
+async fn publish(link: &Link, identity: &str, events: &[&Event]) -> Result<(), Stop> {
     let mut confirms = Vec::with_capacity(events.len());
     for event in events {
-        let told = leasehold_api::Event::from(*event);
+        let mut told = leasehold_api::Event::from(*event);
+        told.event_id = format!("{identity}-{}", event.revision);
         let Ok(body) = serde_json::to_vec(&told) else {
             continue;
         };
@@ -174,6 +177,33 @@ async fn publish(link: &Link, events: &[&Event]) -> Result<(), Stop> {
         }
     }
     Ok(())
+}
+
+/// What tells this store's events from those of another one on the same broker, such as the one that
+/// was there before it was rebuilt: made when the first event is published, and kept in the store.
+async fn identity(authority: &dyn Authority) -> Result<String, Stop> {
+    let key = Key::new(OUTBOX, "identity")?;
+    for _ in 0..2 {
+        if let Some(record) = authority.record(key.clone()).await? {
+            return Ok(record.value.trim_matches('"').to_owned());
+        }
+        let made = format!("\"{}\"", uuid::Uuid::new_v4().simple());
+        let transaction = Transaction {
+            expect: vec![Expect {
+                key: key.clone(),
+                revision: None,
+            }],
+            writes: vec![Write {
+                key: key.clone(),
+                value: Some(made.into()),
+                note: None,
+            }],
+            ..Transaction::default()
+        };
+        // What is read afterwards counts, whoever wrote it.
+        authority.commit(transaction).await?;
+    }
+    Err(Stop::NotMine)
 }
 
 fn cursor_key() -> Result<Key, Stop> {

@@ -231,8 +231,9 @@ async fn heavy_every_event_arrives_in_order_though_the_broker_stops_and_the_serv
         confirmed(&*authority).await >= last
     })
     .await;
-    let wanted = last.to_string();
-    let messages = consume(&rabbit, |message| message.id.as_ref() == Some(&wanted)).await;
+    let wanted = format!("-{last}");
+    let is_last = |message: &Message| message.id.as_ref().is_some_and(|id| id.ends_with(&wanted));
+    let messages = consume(&rabbit, is_last).await;
 
     let mut seen = HashSet::new();
     let mut arrived = BTreeMap::<String, Vec<u64>>::new();
@@ -260,6 +261,56 @@ async fn heavy_every_event_arrives_in_order_though_the_broker_stops_and_the_serv
     assert_eq!(acquired.routing_key, "lease.lease_acquired.-.-.job:k%2E1");
     assert!(acquired.body["token"].as_u64().unwrap() > 0);
     drop(second);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rebuilt_store_repeats_no_message_id() {
+    const STORES: usize = 2;
+    const SERVERS: usize = 2;
+    let rabbit = RabbitMq::start().await;
+    listen(&rabbit).await;
+    let mut events = 0;
+    for _ in 0..STORES {
+        let clock = support::clock();
+        let authority = support::memory(&clock);
+        // Another server on the same store goes on with its identity.
+        for _ in 0..SERVERS {
+            work(&*authority, 3).await;
+            let newest = history(&*authority).await.into_values().flatten().max();
+            let server =
+                support::start_on(options(&rabbit), clock.clone(), authority.clone()).await;
+            let long = Duration::from_secs(30);
+            wait::until(long, "everything is confirmed", async || {
+                clock.advance(100);
+                confirmed(&*authority).await >= newest.unwrap()
+            })
+            .await;
+            drop(server);
+            clock.advance(11_000);
+        }
+        let jobs = history(&*authority).await.into_iter();
+        events += jobs
+            .filter(|(key, _)| key.starts_with("job:"))
+            .map(|(_, revisions)| revisions.len())
+            .sum::<usize>();
+    }
+    assert_eq!(events, STORES * SERVERS * 6);
+    let seen = std::cell::RefCell::new(BTreeMap::<String, HashSet<String>>::new());
+    consume(&rabbit, |message| {
+        let id = message.id.clone().unwrap();
+        assert_eq!(message.body["event_id"].as_str(), Some(id.as_str()));
+        let (identity, revision) = id
+            .rsplit_once('-')
+            .expect("an identity before the revision");
+        assert_eq!(message.body["revision"].to_string(), revision);
+        let mut seen = seen.borrow_mut();
+        if message.body["kind"] == "job" {
+            seen.entry(identity.to_owned()).or_default().insert(id);
+        }
+        seen.values().map(HashSet::len).sum::<usize>() == events
+    })
+    .await;
+    assert_eq!(seen.borrow().len(), STORES, "{seen:?}");
 }
 
 #[tokio::test]

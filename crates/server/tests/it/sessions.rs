@@ -330,15 +330,15 @@ async fn heartbeats_extend_and_never_revive() {
     assert_eq!(status, 200, "{first}");
     assert_eq!(first["acknowledged"], true);
     assert_eq!(first["lease_expires_at"], "2027-01-15T08:01:30.000Z");
-    // Twice within the interval: the same expiry.
-    server.clock.advance(4_999);
+    // Twice within half the interval of 5 s: the same expiry.
+    server.clock.advance(2_499);
     let (status, second) = beat(&server, &id).await;
     assert_eq!((status, &second), (200, &first));
     server.clock.advance(1);
     let (_, third) = beat(&server, &id).await;
-    assert_eq!(third["lease_expires_at"], "2027-01-15T08:01:35.000Z");
+    assert_eq!(third["lease_expires_at"], "2027-01-15T08:01:32.500Z");
     let (_, session) = get(&server, &id).await;
-    assert_eq!(session["last_heartbeat"], "2027-01-15T08:00:35.000Z");
+    assert_eq!(session["last_heartbeat"], "2027-01-15T08:00:32.500Z");
 
     server.clock.advance(60_000);
     let (status, problem) = beat(&server, &id).await;
@@ -346,7 +346,7 @@ async fn heartbeats_extend_and_never_revive() {
     // Still known, and until when it lived.
     let (status, session) = get(&server, &id).await;
     assert_eq!(status, 200);
-    assert_eq!(session["lease_expires_at"], "2027-01-15T08:01:35.000Z");
+    assert_eq!(session["lease_expires_at"], "2027-01-15T08:01:32.500Z");
     assert_eq!(beat(&server, NOBODY).await.0, 404);
     assert_eq!(beat(&server, "no-uuid").await.0, 404);
     let (_, metrics) = server.call("", "GET", "/metrics", Value::Null).await;
@@ -425,6 +425,49 @@ async fn phase_1_answers_409_and_gives_everything_back() {
     ] {
         assert!(metrics.contains(line), "{line} is not in\n{metrics}");
     }
+}
+
+#[tokio::test]
+async fn phase_1_accepts_one_of_several_racers() {
+    let options = SessionOptions {
+        api_leases: true,
+        ..SessionOptions::default()
+    };
+    let server = Arc::new(start_with(options).await);
+    let mut calls = tokio::task::JoinSet::new();
+    for profile in ["auto", "high", "low", "virtual"] {
+        for start_ms in [0, 1_000, 2_000] {
+            let server = server.clone();
+            let mut body = live("channel", profile);
+            body["startMs"] = json!(start_ms);
+            calls.spawn(async move { intent(&server, body).await });
+        }
+    }
+    let answers = calls.join_all().await;
+    let accepted: Vec<_> = answers
+        .iter()
+        .filter(|(status, _)| *status == 202)
+        .collect();
+    assert_eq!(accepted.len(), 1, "{answers:?}");
+    for (status, answer) in &answers {
+        assert!(*status == 202 || answer["code"] == "LEASE_BUSY", "{answer}");
+    }
+    // Also after the race, until the session is over.
+    let first = &accepted[0].1;
+    let mut other = live("channel", "auto");
+    other["startMs"] = json!(9_000);
+    assert_eq!(intent(&server, other.clone()).await.0, 409);
+    let stop = json!({"type": "stream.stop", "session_id": id(first)});
+    assert_eq!(intent(&server, stop.clone()).await.0, 202);
+    let services = RecordQuery {
+        kind: "service".into(),
+        prefix: String::new(),
+        after: None,
+        limit: 10,
+    };
+    let left = server.authority.records(services).await.unwrap();
+    assert_eq!(left.items, [], "a reservation goes with its session");
+    assert_eq!(intent(&server, other).await.0, 202);
 }
 
 #[tokio::test]

@@ -15,7 +15,7 @@ use std::{
 use lease::{BootMillis, Clock, Invalid, Token};
 
 use super::options::Profile;
-use crate::supervise::{Child, Command, Launcher};
+use crate::supervise::{Cause, Child, Command, Launcher};
 
 /// How often output is looked at, in ms.
 const LOOK_MS: u64 = 50;
@@ -31,7 +31,7 @@ pub struct Job {
     pub start_ms: Option<u64>,
     /// How.
     pub profile: Profile,
-    /// Where to.
+    /// Where to: a folder that is there.
     pub dir: PathBuf,
     /// Under which token, passed on to the child.
     pub token: Token,
@@ -53,6 +53,9 @@ pub enum Failure {
     /// It took too long, or produced nothing for too long.
     #[error("{0}")]
     Timeout(&'static str),
+    /// Its guardian stopped it: nothing moved its deadline, so its leases were not renewed in time.
+    #[error("stopped at its deadline: its leases were not renewed in time ({0})")]
+    Deadline(String),
 }
 
 /// A pipeline at work.
@@ -76,15 +79,8 @@ enum Source {
 impl Pipeline {
     /// Starts one. It is playable only after [`Pipeline::ready`].
     ///
-    /// Nothing is awaited once the child exists: whoever gives up in the middle has either nothing or
-    /// a pipeline to stop.
-    pub async fn start(
-        job: Job,
-        launcher: &Launcher,
-        clock: Arc<dyn Clock>,
-    ) -> Result<Self, Failure> {
-        let io = |error: std::io::Error| Failure::Start(error.to_string());
-        tokio::fs::create_dir_all(&job.dir).await.map_err(io)?;
+    /// Nothing is awaited: whoever gives up in the middle has either nothing or a pipeline to stop.
+    pub fn start(job: Job, launcher: &Launcher, clock: Arc<dyn Clock>) -> Result<Self, Failure> {
         let command = match &job.profile {
             Profile::Ffmpeg { height } => {
                 crate::ffmpeg::find().map(|ffmpeg| ffmpeg::command(&ffmpeg, &job, *height))
@@ -98,6 +94,8 @@ impl Pipeline {
                 let child = command
                     .env("LEASEHOLD_FENCE", job.token.to_string())
                     .deadline(BootMillis::new(ask_at), job.deadline)
+                    // A worker that starts again frees the tuner at once: nothing may be left on it.
+                    .orphan_grace(Duration::ZERO)
                     .spawn(launcher)
                     .map_err(|error| Failure::Start(error.to_string()))?;
                 Source::Child(Box::new(child))
@@ -206,7 +204,11 @@ impl Source {
                     tracing::debug!(session, "pipeline: {last}");
                 }
                 let exit = child.wait().await;
-                Failure::Ended(format!("{} {last}", exit.end).trim_end().to_owned())
+                let how = format!("{} {last}", exit.end).trim_end().to_owned();
+                match exit.cause {
+                    Cause::Deadline => Failure::Deadline(how),
+                    _ => Failure::Ended(how),
+                }
             }
         }
     }

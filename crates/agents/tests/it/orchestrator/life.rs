@@ -271,3 +271,63 @@ async fn a_name_that_is_alive_is_refused_and_a_default_one_is_changed() {
     assert_eq!(world.session(&key).await.state, State::Running);
     first.stop().await.unwrap();
 }
+
+#[tokio::test]
+async fn a_worker_of_another_store_leaves_live_streams_alone() {
+    let (world, stranger) = (World::new(), World::new());
+    let worker = world.worker(world.options("worker-1", &["0"])).await;
+    let key = world.accept("channel", "virtual", 60_000).await;
+    world.reaches(&key, State::Running).await;
+    let folder = world.output.path().join(key.id());
+    let note = std::fs::read_to_string(folder.join(".owner")).unwrap();
+    // What a process that is gone left behind, of a session that no store knows any more.
+    let left = world.output.path().join(uuid::Uuid::new_v4().to_string());
+    let leave = || {
+        let (_, place) = note.split_once('\n').unwrap();
+        std::fs::create_dir(&left).unwrap();
+        std::fs::write(left.join(".owner"), format!("gone\n{place}")).unwrap();
+    };
+    leave();
+    let mut options = stranger.options("worker-1", &["0"]);
+    options.output_dir = world.output.path().into();
+    let other = stranger.worker(options).await;
+    assert!(!left.exists(), "its start tidies up");
+    assert!(folder.join("index.m3u8").exists(), "after its start");
+    leave();
+    until(SOON, "its scan tidies up", async || !left.exists()).await;
+    assert!(folder.join("index.m3u8").exists(), "after its scan");
+    assert_eq!(world.session(&key).await.state, State::Running);
+    other.stop().await.unwrap();
+    worker.stop().await.unwrap();
+    assert!(!folder.exists());
+}
+
+/// A profile whose stream is never playable.
+fn slow() -> Profile {
+    Profile::Command {
+        command: vec!["sleep".into(), "1000".into()],
+    }
+}
+
+#[tokio::test]
+async fn slow_starts_hold_up_no_other_start() {
+    let world = World::new();
+    let mut options = world.options("worker-1", &["0", "1", "2"]);
+    options.concurrent_starts = 1;
+    options.profiles.insert("slow".into(), slow());
+    let worker = world.worker(options).await;
+    let mut waiting = Vec::new();
+    for channel in ["one", "two"] {
+        let key = world.accept(channel, "slow", 60_000).await;
+        world.reaches(&key, State::Starting).await;
+        let folder = world.output.path().join(key.id());
+        until(SOON, "it is launched", async || folder.exists()).await;
+        waiting.push(key);
+    }
+    let quick = world.accept("three", "virtual", 60_000).await;
+    world.reaches(&quick, State::Running).await;
+    for key in &waiting {
+        assert_eq!(world.session(key).await.state, State::Starting);
+    }
+    worker.stop().await.unwrap();
+}

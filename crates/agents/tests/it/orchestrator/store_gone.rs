@@ -113,6 +113,36 @@ async fn heavy_the_store_goes_away_at_each_step_of_a_worker_that_stops() {
     at_each_step(Way::Shutdown).await;
 }
 
+/// The guardian stops the stream before its leases lapse: that is the reason, not how the program left.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_its_guardian_stopped_has_lost_its_lease() {
+    let world = World::new();
+    let store = Faulty::new(world.authority.clone(), None);
+    let mut options = world.options("worker-1", &["0"]);
+    options.lease_ttl = Ttl::from_millis(3_000).unwrap();
+    options.stop_limit_ms = 1_000;
+    options
+        .profiles
+        .insert("child".into(), world.child_profile());
+    let worker = world.worker_on(store.clone(), options).await;
+    let key = world.accept("channel", "child", 60_000).await;
+    world.reaches(&key, State::Running).await;
+    store.plan(Some(Plan {
+        at: 0,
+        blow: Blow::Before,
+        outage: Duration::from_secs(4),
+    }));
+    let over = world.over(&key).await;
+    assert_eq!(
+        (over.state, over.reason),
+        (State::Failed, Reason::LeaseLost),
+        "{over:?}"
+    );
+    store.back().await;
+    world.is_clean(&worker).await;
+    worker.stop().await.unwrap();
+}
+
 /// Gone for longer than the leases last: the child is stopped before they lapse, so that whoever has the
 /// channel next is alone with it (L10).
 #[tokio::test(flavor = "multi_thread")]

@@ -137,6 +137,7 @@ impl World {
             worker: None,
             tuner_slot: None,
             tenant: None,
+            reserved: false,
         };
         let Put::Commit(mut transaction) = session::put(&session, &Mapping::default()) else {
             panic!("nothing to replay");

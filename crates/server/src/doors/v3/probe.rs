@@ -1,9 +1,13 @@
 //! Phase 1: the API itself tries the service's lease, for the length of one request. It is given back
-//! in the same step in which the session appears, so that the worker finds it free.
+//! in the same step in which the session appears, so that the worker finds it free; in that step the
+//! service is reserved for the session, so that no other one is accepted before a worker has come.
 
 use std::time::Duration;
 
-use lease::{Acquire, Acquired, Cause, Holder, Key, LeaseRef, Ttl, session::Session};
+use lease::{
+    Acquire, Acquired, Cause, Holder, Key, LeaseRef, Transaction, Ttl,
+    session::{self, Session},
+};
 use leasehold_api::{Code, Seconds};
 
 use crate::{App, Reject};
@@ -23,7 +27,36 @@ fn holder(session: &Session) -> Result<Holder, Reject> {
 }
 
 fn key(session: &Session) -> Result<Key, Reject> {
-    Ok(Key::new("service", &session.service_ref)?)
+    Ok(session::service_key(&session.service_ref)?)
+}
+
+fn busy(left_ms: u64) -> Reject {
+    Reject::new(Code::LeaseBusy, "another session has this service")
+        .retry_after(Seconds::from_millis(left_ms.max(1_000)))
+}
+
+/// Adds the service's reservation to the step in which the session appears, unless a session that is
+/// under way has it.
+pub(super) async fn reserve(
+    app: &App,
+    session: &Session,
+    transaction: &mut Transaction,
+) -> Result<(), Reject> {
+    let before = app.authority().record(key(session)?).await?;
+    if let Some(before) = &before {
+        let owner = session::intended(before)?;
+        let found = app.authority().record(owner.clone()).await?;
+        let under_way = found
+            .and_then(|record| Session::from_record(&record).ok())
+            .is_some_and(|it| !it.state.is_terminal() && it.session_id != session.session_id);
+        if under_way {
+            let now = app.authority().now().await?;
+            let lease = app.authority().lease(owner).await?;
+            return Err(busy(lease.map_or(0, |it| it.expires_at.since(now))));
+        }
+    }
+    session::reserve(session, before.as_ref(), transaction);
+    Ok(())
 }
 
 /// Tries the service's lease.
@@ -39,10 +72,7 @@ pub(super) async fn take(app: &App, session: &Session) -> Result<LeaseRef, Rejec
                 Cause::Held { left_ms, .. } => left_ms,
                 _ => 1_000,
             };
-            Err(
-                Reject::new(Code::LeaseBusy, "another session has this service")
-                    .retry_after(Seconds::from_millis(left_ms.max(1_000))),
-            )
+            Err(busy(left_ms))
         }
         Err(error) => {
             if !error.has_no_side_effects() {

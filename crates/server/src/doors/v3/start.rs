@@ -57,6 +57,7 @@ pub(super) async fn start(
         worker: None,
         tuner_slot: None,
         tenant,
+        reserved: shared.options.api_leases,
     };
     let mut unanswered = 0;
     for _ in 0..ATTEMPTS {
@@ -74,6 +75,7 @@ pub(super) async fn start(
         };
         transaction.acquire = Some(session_lease(&session, shared.ttl)?);
         if shared.options.api_leases {
+            probe::reserve(app, &session, &mut transaction).await?;
             transaction.release.push(probe::take(app, &session).await?);
         }
         let committed = app.authority().commit(transaction).await;

@@ -1,6 +1,6 @@
 //! A server under test, and what its clients do.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
 
 use leasehold_testkit::{Child, Dir, Postgres, Program, Redis, port, wait};
 use serde_json::{Value, json};
@@ -212,6 +212,27 @@ impl Api {
         .await;
     }
 
+    /// How many children stream each channel right now.
+    pub fn streams(&self) -> BTreeMap<String, usize> {
+        let output = self.output();
+        let mut streams = BTreeMap::new();
+        for process in std::fs::read_dir("/proc").unwrap().flatten() {
+            let path = process.path();
+            if !std::fs::read_link(path.join("cwd")).is_ok_and(|cwd| cwd.starts_with(&output)) {
+                continue;
+            }
+            let line = std::fs::read(path.join("cmdline")).unwrap_or_default();
+            let line = String::from_utf8_lossy(&line).into_owned();
+            let mut words = line.split('\0').filter(|word| !word.is_empty());
+            // Guardians have the same arguments, under another name.
+            if words.next().is_some_and(|name| name.ends_with("perl")) {
+                let source = words.next_back().unwrap_or_default().to_owned();
+                *streams.entry(source).or_default() += 1;
+            }
+        }
+        streams
+    }
+
     /// How many processes belong to this server's sessions: its folder is in their arguments or is
     /// where they work.
     pub fn children(&self) -> usize {
@@ -233,14 +254,16 @@ impl Api {
 }
 
 /// A configuration with profiles whose streams are made by real children: `child` does nothing but run,
-/// and `broken` ends at once. What the stream's source is shows in the child's arguments.
+/// `stubborn` does not even end when it is asked to, and `broken` ends at once. What the stream's source is shows in the child's arguments.
 pub fn with_children() -> String {
     let script = "open(F, '>seg.ts'); print F 'x'; close(F); open(F, '>index.tmp'); \
         print F \"#EXTM3U\\n#EXTINF:2,\\nseg.ts\\n\"; close(F); rename('index.tmp', 'index.m3u8'); \
         sleep(1000);";
     let child = json!({"pipeline": "command", "command": ["perl", "-e", script, "{source}"]});
+    let deaf = format!("$SIG{{TERM}} = 'IGNORE'; {script}");
+    let stubborn = json!({"pipeline": "command", "command": ["perl", "-e", deaf, "{source}"]});
     let broken = json!({"pipeline": "command", "command": ["false"]});
-    let profiles = json!({"child": child, "broken": broken});
+    let profiles = json!({"child": child, "stubborn": stubborn, "broken": broken});
     let sessions =
         json!({"profiles": profiles, "source_template": "http://127.0.0.1:9/{service_ref}"});
     // JSON is YAML.

@@ -6,7 +6,7 @@ use leasehold_testkit::{Postgres, Redis, wait};
 use serde_json::json;
 
 use crate::cli_support::SOON;
-use crate::sessions::api::{Api, runs};
+use crate::sessions::api::{Api, runs, with_children};
 
 /// The leases of a worker last this long at most: the contract's ttl, and a little.
 const TTL: Duration = Duration::from_secs(35);
@@ -170,6 +170,33 @@ async fn a_worker_that_restarts_at_once_frees_what_it_held() {
     );
     let again = api.start_session("channel", "virtual").await;
     api.reaches(&again, "running", Duration::from_secs(5)).await;
+}
+
+/// Killed and started again, it frees the tuner at once: nothing of the old stream may be left on it, also
+/// when its program ignores SIGTERM.
+#[tokio::test]
+async fn after_a_kill_and_a_restart_one_pipeline_has_the_tuner() {
+    let settings = [("LEASEHOLD_SESSIONS_WORKER", "false")];
+    let api = Api::start_with(None, &settings, Some(&with_children())).await;
+    let mut worker = api.worker("one").await;
+    let mut id = api.start_session("channel", "stubborn").await;
+    api.reaches(&id, "running", SOON).await;
+    for round in 0..3 {
+        worker.kill9_alone();
+        worker = api.worker("one").await;
+        assert_eq!(api.session(&id).await["reason"], "R_WORKER_LOST");
+        id = api.start_session("channel", "stubborn").await;
+        wait::until(SOON, "the next stream runs", async || {
+            let streams = api.streams();
+            assert!(
+                streams.values().all(|&count| count <= 1),
+                "round {round}, twice: {streams:?}"
+            );
+            api.session(&id).await["state"] == "running"
+        })
+        .await;
+        assert_eq!(api.streams().values().sum::<usize>(), 1, "round {round}");
+    }
 }
 
 /// A crash between persist and wake-up: the session was accepted while nobody listened.

@@ -1,7 +1,7 @@
 //! A real store that freezes and dies at random moments, under sessions with real children: no child is
 //! left alone, no channel is streamed twice, and everything works again afterwards.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use leasehold_testkit::{Postgres, Redis, length, wait};
 use serde_json::{Value, json};
@@ -76,27 +76,6 @@ async fn client(api: Arc<Api>, channel: String, end: CancellationToken) {
     }
 }
 
-/// How many children stream each channel right now.
-fn streams(api: &Api) -> BTreeMap<String, usize> {
-    let output = api.output();
-    let mut streams = BTreeMap::new();
-    for process in std::fs::read_dir("/proc").unwrap().flatten() {
-        let path = process.path();
-        if !std::fs::read_link(path.join("cwd")).is_ok_and(|cwd| cwd.starts_with(&output)) {
-            continue;
-        }
-        let line = std::fs::read(path.join("cmdline")).unwrap_or_default();
-        let line = String::from_utf8_lossy(&line).into_owned();
-        let mut words = line.split('\0').filter(|word| !word.is_empty());
-        // Guardians have the same arguments, under another name.
-        if words.next().is_some_and(|name| name.ends_with("perl")) {
-            let source = words.next_back().unwrap_or_default().to_owned();
-            *streams.entry(source).or_default() += 1;
-        }
-    }
-    streams
-}
-
 async fn sessions_survive(mut store: Store) {
     let settings = [
         ("LEASEHOLD_SESSIONS_LEASE_TTL", "4s"),
@@ -119,7 +98,7 @@ async fn sessions_survive(mut store: Store) {
         tokio::spawn(async move {
             let mut seen = 0;
             while !end.is_cancelled() {
-                let streams = streams(&api);
+                let streams = api.streams();
                 assert!(
                     streams.values().all(|&count| count <= 1),
                     "twice: {streams:?}"

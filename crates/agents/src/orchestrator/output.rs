@@ -1,0 +1,89 @@
+//! The folders of streams: one per session, with a note of the process that it belongs to. Several
+//! workers may write below one root, also workers of different stores, which know nothing of each
+//! other's sessions: whoever tidies up goes by the note.
+
+use std::{io, path::Path, time::Duration};
+
+use tokio::fs;
+
+use super::alive::{self, Mark};
+
+/// The note. Its name keeps it from being served.
+const OWNER: &str = ".owner";
+/// What a folder is called until its note is written.
+const DRAFT: &str = "draft";
+/// A stream writes every few seconds: after so long without a change it has no process, wherever that
+/// was.
+const QUIET: Duration = Duration::from_secs(3600);
+
+/// Makes a session's folder. It is never seen without its note.
+pub(super) async fn create(dir: &Path, owner: &Mark) -> io::Result<()> {
+    let draft = dir.with_extension(DRAFT);
+    fs::create_dir_all(&draft).await?;
+    fs::write(draft.join(OWNER), owner.note()).await?;
+    match fs::rename(&draft, dir).await {
+        // From an earlier attempt of the same session.
+        Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {
+            fs::rename(draft.join(OWNER), dir.join(OWNER)).await?;
+            fs::remove_dir(&draft).await
+        }
+        outcome => outcome,
+    }
+}
+
+/// The session of a folder, if it is one.
+pub(super) fn session_of(folder: &Path) -> Option<uuid::Uuid> {
+    let name = folder.file_name()?.to_str()?;
+    let name = name
+        .strip_suffix(DRAFT)
+        .and_then(|name| name.strip_suffix('.'))
+        .unwrap_or(name);
+    uuid::Uuid::parse_str(name).ok()
+}
+
+/// Whether the process that a folder belongs to is gone.
+pub(super) async fn is_abandoned(dir: &Path) -> bool {
+    let note = fs::read_to_string(dir.join(OWNER)).await.ok();
+    match note.as_deref().and_then(alive::lives_by_note) {
+        Some(lives) => !lives,
+        None => is_quiet(dir).await.unwrap_or(false),
+    }
+}
+
+async fn is_quiet(dir: &Path) -> Option<bool> {
+    let changed = fs::metadata(dir).await.ok()?.modified().ok()?;
+    Some(changed.elapsed().ok()? > QUIET)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_folders_of_sessions_are_touched() {
+        let id = uuid::Uuid::from_u128(7);
+        for name in [format!("/x/{id}"), format!("/x/{id}.draft")] {
+            assert_eq!(session_of(Path::new(&name)), Some(id), "{name}");
+        }
+        for name in ["/x/children", "/x/.draft", "/x/draft", "/"] {
+            assert_eq!(session_of(Path::new(name)), None, "{name}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_folder_is_abandoned_when_its_process_is_gone() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join(uuid::Uuid::from_u128(7).to_string());
+        let incarnation = leasehold_client::new_incarnation();
+        let mark = Mark::set(&incarnation);
+        create(&dir, &mark).await.unwrap();
+        create(&dir, &mark).await.unwrap();
+        assert_eq!(std::fs::read_dir(root.path()).unwrap().count(), 1);
+        assert!(!is_abandoned(&dir).await);
+        drop(mark);
+        assert!(is_abandoned(&dir).await);
+        // Nothing is known about whoever made one without a note: it is left alone for now.
+        std::fs::remove_file(dir.join(OWNER)).unwrap();
+        assert!(!is_abandoned(&dir).await);
+    }
+}
