@@ -135,6 +135,7 @@ async fn hold(
     }
     let settings = keeper::Options {
         watch: !everything,
+        stream: false,
         call_limit_ms: 5_000,
         ..keeper::Options::default()
     };

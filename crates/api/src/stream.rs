@@ -8,6 +8,11 @@ use crate::{Loss, Problem, RenewItem, Renewed, Time};
 /// The WebSocket subprotocol.
 pub const SUBPROTOCOL: &str = "leasehold.v1";
 
+/// The header in which a holder names its own end of the connection, `address:port`. A server that
+/// sees another one knows that something stands between them, and takes the end of the connection as
+/// the end of nobody (L15).
+pub const OWN_ADDRESS: &str = "leasehold-own-address";
+
 /// What a holder sends.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "type", deny_unknown_fields)]
@@ -37,8 +42,8 @@ pub enum Down {
         incarnation: String,
         /// The time on the authority's clock.
         now: Time,
-        /// Whether the end of this connection counts as proof of death (L15): only on a direct
-        /// connection.
+        /// Whether the end of this connection counts as proof of death (L15), unless the holder
+        /// connects again within the server's linger: only on a direct connection.
         proves_death: bool,
     },
     /// The answer to a renewal.

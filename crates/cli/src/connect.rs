@@ -7,6 +7,7 @@ use std::{
 };
 
 use lease::Authority;
+use leasehold_agents::supervise::Guardians;
 use leasehold_client::{Client, Error, Options, Remote, Trust};
 use secrecy::SecretString;
 
@@ -81,6 +82,8 @@ pub fn client(config: &Config) -> Result<Client, Failure> {
     let mut options = Options::new(url(config));
     options.token = token;
     options.trust = trust(config)?;
+    // Whoever is killed is dead to the server only when its guardians have ended what it ran (L15).
+    options.lifeline = Some(Arc::new(Guardians));
     Client::new(options).map_err(|error| Failure::new(Exit::Usage, error))
 }
 

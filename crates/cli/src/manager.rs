@@ -10,7 +10,7 @@ use std::{
 
 use leasehold_agents::{
     manager::{Load, Loaded, Manager, Options, PREFIX, Settings, plan},
-    supervise::{self, Launcher},
+    supervise::{self, Guardians, Launcher},
 };
 use leasehold_client::{Outcome as Asked, RunnerClient, Trust, new_holder, new_incarnation};
 use leasehold_clock::{Clock as _, System};
@@ -183,7 +183,9 @@ impl OwnPlane {
             .bind()
             .await
             .map_err(|error| Failure::new(Exit::Failed, error))?;
+        let lifeline = server.lifeline.take();
         *server = leasehold_client::Options::new(bound.url()).token(key);
+        server.lifeline = lifeline;
         let end = CancellationToken::new();
         let serving = tokio::spawn(bound.run(end.clone().cancelled_owned()));
         Ok(Self {
@@ -244,6 +246,7 @@ fn load(file: Option<&Path>) -> Result<Loaded, Failure> {
     let server = leasehold_client::Options {
         token,
         trust,
+        lifeline: Some(Arc::new(Guardians)),
         ..leasehold_client::Options::new(settings.control_plane_url.0.join(","))
     };
     Ok(Loaded { settings, server })

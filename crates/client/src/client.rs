@@ -23,6 +23,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
     Error, Trust,
+    stream::Lifeline,
     transport::{self, Body, Transport},
 };
 
@@ -45,6 +46,8 @@ pub struct Options {
     pub limit: Duration,
     /// How often a call is made at most, where a repeat is safe.
     pub attempts: u32,
+    /// Who else holds the connection of a holder's stream: see [`Lifeline`].
+    pub lifeline: Option<Arc<dyn Lifeline>>,
 }
 
 impl Options {
@@ -56,6 +59,7 @@ impl Options {
             trust: Trust::default(),
             limit: Duration::from_secs(1),
             attempts: 3,
+            lifeline: None,
         }
     }
 

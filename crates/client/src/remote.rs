@@ -1,19 +1,23 @@
 //! A server as an [`Authority`]: the same interface as a store in the process, over HTTP.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use arc_swap::ArcSwap;
 use http::Method;
 use lease::{
     Acquire, Acquired, Answer, Authority, Capabilities, Committed, Departure, EventPage,
-    EventQuery, HandoffState, HandoffStep, Key, Lease, LeaseId, LeaseQuery, LeaseRef, Page, Record,
-    RecordQuery, Renew, Renewed, Revision, Revoke, Token, Transaction, UnixMillis, Verdict, Want,
-    Watch, Watching, history::SealPage,
+    EventQuery, HandoffState, HandoffStep, Holder, Key, Lease, LeaseId, LeaseQuery, LeaseRef, Page,
+    Record, RecordQuery, Renew, Renewed, Revision, Revoke, Token, Transaction, UnixMillis, Verdict,
+    Want, Watch, Watching, history::SealPage,
 };
 use leasehold_api::paths;
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::{Client, Error, client::Call, watch};
+use crate::{Client, Error, HolderStream, client::Call, stream::WeakStream, watch};
 
 /// How long a call may take. Generous: whoever calls an authority has a limit of its own, and knows
 /// better how much time is left.
@@ -27,6 +31,8 @@ const LIMIT: Duration = Duration::from_secs(5);
 pub struct Remote {
     client: Client,
     capabilities: Arc<ArcSwap<Capabilities>>,
+    /// The streams of the holders that are kept over this server: one each, however many keepers.
+    streams: Arc<Mutex<HashMap<Holder, WeakStream>>>,
 }
 
 impl Remote {
@@ -46,7 +52,21 @@ impl Remote {
         Self {
             client,
             capabilities: Arc::new(ArcSwap::from_pointee(unknown)),
+            streams: Arc::default(),
         }
+    }
+
+    /// The stream of a holder: the one that is there, or a new one. It is closed when the last clone of
+    /// it is dropped. Needs a tokio runtime.
+    pub fn stream(&self, holder: &Holder) -> HolderStream {
+        let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(stream) = streams.get(holder).and_then(WeakStream::upgrade) {
+            return stream;
+        }
+        streams.retain(|_, stream| stream.upgrade().is_some());
+        let stream = HolderStream::start(self.client.clone(), holder.clone());
+        streams.insert(holder.clone(), stream.downgrade());
+        stream
     }
 
     /// A server that is there now.

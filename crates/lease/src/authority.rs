@@ -3,7 +3,7 @@
 //!
 //! Every implementation keeps rules L1–L21 and is held to them by one conformance suite.
 
-use std::{future::Future, pin::Pin};
+use std::{any::Any, future::Future, pin::Pin};
 
 use futures_core::Stream;
 use serde::{Deserialize, Serialize};
@@ -43,8 +43,8 @@ pub struct Capabilities {
     pub degraded: bool,
 }
 
-/// Decides who owns what.
-pub trait Authority: Send + Sync + 'static {
+/// Decides who owns what. As [`Any`] it can be recognised by those who know one of them better.
+pub trait Authority: Any + Send + Sync {
     /// What this store can promise.
     fn capabilities(&self) -> Capabilities;
 

@@ -64,6 +64,7 @@ pub(crate) async fn frame(
         .get::<MatchedPath>()
         .map_or_else(|| "unmatched".to_owned(), |path| path.as_str().to_owned());
     let origin = app.parts().guard.origin(peer.ip(), request.headers());
+    let origin = origin.named(peer, request.headers());
     let known = KnownAs::default();
     request.extensions_mut().insert(origin);
     request.extensions_mut().insert(known.clone());

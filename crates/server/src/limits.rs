@@ -12,6 +12,8 @@ const BODY_BYTES: std::ops::RangeInclusive<usize> = 1024..=64 * 1024 * 1024;
 const MAX_PLACES: usize = 1_000_000;
 /// A request that takes longer than this has lost its caller.
 const MAX_REQUEST_MS: u64 = 600_000;
+/// A death that is known so late is no better than a ttl.
+const MAX_LINGER_MS: u64 = 60_000;
 
 /// Limits, each with a default that suits one machine.
 #[derive(Clone, Debug, Deserialize)]
@@ -45,6 +47,9 @@ pub struct Limits {
     pub shutdown_ms: u64,
     /// How often an idle stream shows that it is alive, in ms.
     pub stream_heartbeat_ms: u64,
+    /// How long a holder whose connection was closed without a goodbye has to connect again before it
+    /// counts as dead (L15), in ms.
+    pub death_linger_ms: u64,
 }
 
 impl Limits {
@@ -108,6 +113,9 @@ impl Limits {
                 "10 ms to 10 minutes",
             ));
         }
+        if self.death_linger_ms > MAX_LINGER_MS {
+            return Err(Invalid::new("limits.death_linger", "at most a minute"));
+        }
         Ok(())
     }
 
@@ -121,6 +129,10 @@ impl Limits {
 
     pub(crate) fn stream_heartbeat(&self) -> Duration {
         Duration::from_millis(self.stream_heartbeat_ms)
+    }
+
+    pub(crate) fn death_linger(&self) -> Duration {
+        Duration::from_millis(self.death_linger_ms)
     }
 }
 
@@ -140,6 +152,7 @@ impl Default for Limits {
             request_timeout_ms: 10_000,
             shutdown_ms: 10_000,
             stream_heartbeat_ms: 10_000,
+            death_linger_ms: 250,
         }
     }
 }
@@ -178,6 +191,11 @@ mod tests {
         assert_eq!(
             wrong(|it| it.stream_heartbeat_ms = 1),
             Err("limits.stream_heartbeat")
+        );
+        assert_eq!(wrong(|it| it.death_linger_ms = 0), Ok(()));
+        assert_eq!(
+            wrong(|it| it.death_linger_ms = 60_001),
+            Err("limits.death_linger")
         );
     }
 }

@@ -437,8 +437,13 @@ impl Shared {
             return Ok(false);
         }
         let ttl = Ttl::from_millis(self.options.lease_ttl_ms)?;
-        match self.leases.acquire_one(key, ttl).await {
-            Ok(guard) => Ok(self.keep(target, guard, by_hand)),
+        let mut request = self.leases.request(key, ttl);
+        // Nothing of an instance outlives it: what a server sees die needs no waiting for the ttl.
+        request.release_on_death = true;
+        match self.leases.acquire(request).await {
+            Ok(mut guards) => Ok(guards
+                .pop()
+                .is_some_and(|guard| self.keep(target, guard, by_hand))),
             Err(keeper::Error::Refused(refusal)) => {
                 let held_here = matches!(
                     &refusal.cause,

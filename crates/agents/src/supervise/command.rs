@@ -20,6 +20,7 @@ use tokio::net::unix::pipe;
 use super::{
     Child, Error,
     guardian::{Deadline, ORPHAN_GRACE_MS, Settings},
+    lifeline,
 };
 
 /// Descriptors that are to be inherited are open to every program that is started meanwhile, so
@@ -153,9 +154,11 @@ impl Command {
             pipe2(OFlag::O_CLOEXEC).map_err(Error::os("make a pipe"))?;
         let (reports_read, reports_write) =
             pipe2(OFlag::O_CLOEXEC).map_err(Error::os("make a pipe"))?;
+        let connections = lifeline::for_guardian().map_err(Error::os("share connections"))?;
         let settings = Settings {
             orders: orders_read.as_raw_fd(),
             reports: reports_write.as_raw_fd(),
+            connections: connections.as_raw_fd(),
             foreground,
             deadline: self.deadline,
             orphan_grace_ms: self.orphan_grace_ms,
@@ -183,7 +186,7 @@ impl Command {
         }
         let guardian = {
             let _one_at_a_time = SPAWNING.lock().unwrap_or_else(PoisonError::into_inner);
-            let inherited = [orders_read, reports_write];
+            let inherited = [orders_read, reports_write, connections];
             for descriptor in &inherited {
                 inherit(descriptor)?;
             }

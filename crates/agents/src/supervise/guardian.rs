@@ -30,7 +30,7 @@ use nix::{
 use super::{
     Cause, End, Exit, GUARDIAN, LAUNCH,
     cgroup::{self, Cgroup},
-    launch,
+    launch, lifeline,
     protocol::{Order, Report},
     tree,
 };
@@ -54,6 +54,8 @@ pub(super) struct Settings {
     pub(super) orders: i32,
     /// The inherited descriptor of the pipe for [`Report`]s.
     pub(super) reports: i32,
+    /// The inherited descriptor of the socket with the supervisor's connections.
+    pub(super) connections: i32,
     /// Whether the program gets the terminal.
     pub(super) foreground: bool,
     /// The first deadline, so that the program never runs without one.
@@ -77,11 +79,12 @@ impl Deadline {
 }
 
 impl Settings {
-    pub(super) fn arguments(&self) -> [OsString; 7] {
+    pub(super) fn arguments(&self) -> [OsString; 8] {
         [
             GUARDIAN.into(),
             self.orders.to_string().into(),
             self.reports.to_string().into(),
+            self.connections.to_string().into(),
             if self.foreground { "fg" } else { "bg" }.into(),
             self.deadline.ask_at_ms.to_string().into(),
             self.deadline.kill_at_ms.to_string().into(),
@@ -91,10 +94,11 @@ impl Settings {
 
     fn parse(words: &[OsString]) -> Option<Self> {
         let words: Option<Vec<&str>> = words.iter().map(|word| word.to_str()).collect();
-        let [orders, reports, place, ask, kill, orphan] = words?.try_into().ok()?;
+        let [orders, reports, connections, place, ask, kill, orphan] = words?.try_into().ok()?;
         Some(Self {
             orders: orders.parse().ok()?,
             reports: reports.parse().ok()?,
+            connections: connections.parse().ok()?,
             foreground: place == "fg",
             deadline: Deadline {
                 ask_at_ms: ask.parse().ok()?,
@@ -116,7 +120,7 @@ enum Input {
 }
 
 pub(super) fn main(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
-    let words: Vec<OsString> = arguments.by_ref().take(6).collect();
+    let words: Vec<OsString> = arguments.by_ref().take(7).collect();
     let Some(settings) = Settings::parse(&words) else {
         eprintln!("leasehold: this command is for leasehold's own use");
         return ExitCode::from(FAILED);
@@ -186,6 +190,7 @@ impl Guardian {
         let launch = launch::Settings {
             cgroup: cgroup.as_ref().map(Cgroup::path),
             foreground: settings.foreground,
+            connections: settings.connections,
         };
         // From this thread, which lives as long as the guardian: the parent-death signal is bound
         // to the thread.
@@ -211,6 +216,8 @@ impl Guardian {
         let (inputs, received) = sync_channel(INPUTS);
         let (timed, program) = (inputs.clone(), guardian.program);
         let ordered = inputs.clone();
+        let connections = settings.connections;
+        thread::Builder::new().spawn(move || lifeline::keep(connections))?;
         thread::Builder::new().spawn(move || read_orders(orders, &ordered))?;
         thread::Builder::new().spawn(move || tick(&timer, &timed))?;
         thread::Builder::new().spawn(move || reap(program, &inputs))?;
@@ -384,6 +391,7 @@ mod tests {
         let settings = Settings {
             orders: 5,
             reports: 6,
+            connections: 9,
             foreground: true,
             deadline: Deadline {
                 ask_at_ms: 7,

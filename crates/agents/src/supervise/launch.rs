@@ -26,28 +26,39 @@ pub(super) struct Settings<'a> {
     pub(super) cgroup: Option<&'a Path>,
     /// Whether the program gets the terminal.
     pub(super) foreground: bool,
+    /// The guardian's socket with the supervisor's connections, which is not for the program.
+    pub(super) connections: i32,
 }
 
 impl Settings<'_> {
     /// As arguments, before `--` and the program.
-    pub(super) fn arguments(&self) -> [OsString; 3] {
+    pub(super) fn arguments(&self) -> [OsString; 4] {
         [
             std::process::id().to_string().into(),
             if self.foreground { "fg" } else { "bg" }.into(),
             self.cgroup.map_or_else(|| "-".into(), Into::into),
+            self.connections.to_string().into(),
         ]
     }
 }
 
 pub(super) fn main(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
-    let header: Vec<OsString> = arguments.by_ref().take(3).collect();
-    let [guardian, place, cgroup] = header.as_slice() else {
+    let header: Vec<OsString> = arguments.by_ref().take(4).collect();
+    let [guardian, place, cgroup, connections] = header.as_slice() else {
         return ExitCode::from(NOT_RUN);
     };
     let mut arguments = arguments.skip_while(|argument| argument == "--");
     let Some(program) = arguments.next() else {
         return ExitCode::from(NOT_RUN);
     };
+    // Inherited from the guardian, and closed before there is a program.
+    let closed = connections
+        .to_str()
+        .and_then(|number| number.parse::<i32>().ok())
+        .map(nix::unistd::close);
+    if !matches!(closed, Some(Ok(()))) {
+        return ExitCode::from(NOT_RUN);
+    }
     if let Err(error) = prepare(guardian, place == "fg", cgroup) {
         eprintln!("leasehold: cannot tie the program to its guardian: {error}");
         return ExitCode::from(NOT_RUN);

@@ -10,6 +10,8 @@
 //!   the tree lives in one and is killed in one step;
 //! - a deadline on `CLOCK_BOOTTIME` counts on while the machine sleeps;
 //! - when the pipe closes, the supervisor is gone and the tree is stopped;
+//! - a connection whose end would give the supervisor's keys to others is held by the guardian too
+//!   ([`Guardians`]): it is closed only when nothing of the tree is left;
 //! - when the guardian itself is killed, the kernel kills the program (`PR_SET_PDEATHSIG`). What the
 //!   program started is killed with its cgroup, by the supervisor, or by the next guardian if the
 //!   supervisor is gone too.
@@ -26,6 +28,7 @@ mod command;
 mod exit;
 mod guardian;
 mod launch;
+mod lifeline;
 mod output;
 mod protocol;
 mod tree;
@@ -35,6 +38,7 @@ use std::{ffi::OsString, process::ExitCode};
 pub use child::{Child, Error, Lines};
 pub use command::{Command, Input, Launcher, Output};
 pub use exit::{Cause, End, Exit};
+pub use lifeline::Guardians;
 pub use output::{Line, Stream};
 pub use tree::{become_subreaper, kill_descendants};
 

@@ -172,6 +172,11 @@ pub const SETTINGS: &[Setting] = &[
         |config, text| parse(text).map(|value| config.server.limits.stream_heartbeat = value)
     ),
     setting!(
+        "server.limits.death_linger",
+        "LEASEHOLD_LIMITS_DEATH_LINGER",
+        |config, text| parse(text).map(|value| config.server.limits.death_linger = value)
+    ),
+    setting!(
         "server.limits.acquires_per_second",
         "LEASEHOLD_LIMITS_ACQUIRES_PER_SECOND",
         |config, text| parse_number(text)

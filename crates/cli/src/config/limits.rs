@@ -36,6 +36,9 @@ pub struct Limits {
     pub shutdown: Period,
     /// How often an idle stream shows that it is alive.
     pub stream_heartbeat: Period,
+    /// How long a holder whose connection was closed without a goodbye has to connect again before it
+    /// counts as dead.
+    pub death_linger: Period,
 }
 
 impl Default for Limits {
@@ -55,6 +58,7 @@ impl Default for Limits {
             request_timeout: Period::from_millis(limits.request_timeout_ms),
             shutdown: Period::from_millis(limits.shutdown_ms),
             stream_heartbeat: Period::from_millis(limits.stream_heartbeat_ms),
+            death_linger: Period::from_millis(limits.death_linger_ms),
         }
     }
 }
@@ -76,6 +80,7 @@ impl Limits {
             request_timeout_ms: self.request_timeout.millis(),
             shutdown_ms: self.shutdown.millis(),
             stream_heartbeat_ms: self.stream_heartbeat.millis(),
+            death_linger_ms: self.death_linger.millis(),
         };
         limits
             .check()

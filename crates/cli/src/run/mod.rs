@@ -200,6 +200,9 @@ async fn acquire(
     loop {
         let request = Acquire {
             on_outage: arguments.on_outage,
+            // Should this process be killed: the guardian holds its connection, so the server sees it
+            // close only when nothing of the program is left.
+            release_on_death: true,
             labels: Labels::new(labels.clone())?,
             wait_ms: until.since(System.boot()),
             ..Acquire::one(

@@ -11,6 +11,7 @@ mod warden;
 mod watcher;
 
 use std::{
+    any::Any,
     fmt,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -36,7 +37,7 @@ pub use warden::Peers;
 
 use leasehold_clock::Backoff;
 
-use crate::wait::limited;
+use crate::{HolderStream, Remote, stream::Streamed, wait::limited};
 use registry::Registry;
 use state::Holding;
 
@@ -61,6 +62,10 @@ pub struct Options {
     /// Whether the authority's stream of changes is watched, so that a revocation is known at once
     /// instead of at the next renewal (L17). It carries only what happens to this holder.
     pub watch: bool,
+    /// Whether a keeper over a [`crate::Remote`] opens the holder's stream: renewals then take it while
+    /// it is up, losses come down on it instead of over a watch, and the end of this process ends the
+    /// leases that asked for it (L15). A server without streams is used with plain calls.
+    pub stream: bool,
     /// Losses that come from elsewhere, for instance from a [`crate::HolderStream`].
     pub losses: Option<Arc<dyn Losses>>,
     /// The other holders, asked before a lease with the policy `continue` goes on (L13).
@@ -77,6 +82,7 @@ impl Default for Options {
             stop_limit_ms: 5_000,
             jitter_percent: 10,
             watch: true,
+            stream: true,
             losses: None,
             peers: None,
         }
@@ -93,6 +99,7 @@ impl fmt::Debug for Options {
             .field("stop_limit_ms", &self.stop_limit_ms)
             .field("jitter_percent", &self.jitter_percent)
             .field("watch", &self.watch)
+            .field("stream", &self.stream)
             .field("losses", &self.losses.is_some())
             .field("peers", &self.peers.is_some())
             .finish()
@@ -186,6 +193,18 @@ impl Keeper {
         options: Options,
     ) -> Self {
         let end = CancellationToken::new();
+        let stream = options
+            .stream
+            .then(|| (&*authority as &dyn Any).downcast_ref::<Remote>())
+            .flatten()
+            .map(|remote| (remote.clone(), remote.stream(&holder)));
+        let (authority, stream): (Arc<dyn Authority>, _) = match stream {
+            Some((remote, stream)) => {
+                let streamed = Streamed::new(remote, stream.clone());
+                (Arc::new(streamed), Some(stream))
+            }
+            None => (authority, None),
+        };
         let core = Arc::new(Core {
             authority,
             holder,
@@ -205,9 +224,11 @@ impl Keeper {
         core.tasks.spawn(warden::run(core.clone()));
         core.tasks.spawn(releaser::run(core.clone()));
         if core.options.watch {
-            core.tasks.spawn(watcher::follow_events(core.clone()));
+            let link = stream.as_ref().map(HolderStream::link);
+            core.tasks.spawn(watcher::follow_events(core.clone(), link));
         }
-        if let Some(losses) = core.options.losses.clone() {
+        let stream = stream.map(|stream| Arc::new(stream) as Arc<dyn Losses>);
+        for losses in [stream, core.options.losses.clone()].into_iter().flatten() {
             core.tasks.spawn(watcher::follow_losses(
                 core.clone(),
                 losses.subscribe(),

@@ -2,7 +2,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -23,6 +26,11 @@ use leasehold_clock::Backoff;
 /// A connection on which nothing comes, not even a ping, is dead. Servers ping every 15 seconds or
 /// less.
 const SILENCE_LIMIT: Duration = Duration::from_secs(45);
+/// The pauses before a connection is tried again. The first is short: a server takes a holder that
+/// stays away for dead (L15).
+const RETRY_MS: (u64, u64) = (40, 10_000);
+/// Tells the streams of this process apart.
+static LINES: AtomicU64 = AtomicU64::new(0);
 /// How long a goodbye may take.
 const GOODBYE_LIMIT: Duration = Duration::from_secs(1);
 
@@ -34,6 +42,8 @@ pub(super) struct Parts {
     pub link: watch::Sender<Link>,
     pub end: CancellationToken,
     pub last_failure: Arc<Mutex<Option<String>>>,
+    /// Set by whoever got no answer in time; anything that comes clears it.
+    pub silent: Arc<AtomicBool>,
 }
 
 type Answer = oneshot::Sender<Result<Vec<Renewed>, lease::Error>>;
@@ -47,24 +57,32 @@ struct Pending {
 }
 
 pub(super) async fn run(mut parts: Parts) {
-    let mut backoff = Backoff::new(100, 10_000);
+    let line = LINES.fetch_add(1, Ordering::Relaxed);
+    keep_open(&mut parts, line).await;
+    if let Some(lifeline) = &parts.client.options().lifeline {
+        lifeline.let_go(line);
+    }
+}
+
+async fn keep_open(parts: &mut Parts, line: u64) {
+    let mut backoff = Backoff::new(RETRY_MS.0, RETRY_MS.1);
     let end = parts.end.clone();
     loop {
         let opened = tokio::select! {
             () = end.cancelled() => return,
-            opened = socket::open(&parts.client, &parts.holder) => opened,
+            opened = socket::open(&parts.client, &parts.holder, line) => opened,
         };
         match opened {
             Ok(socket) => {
-                let welcomed = converse(&mut parts, socket).await;
+                let welcomed = converse(parts, socket).await;
                 parts.link.send_replace(Link::Down);
                 if welcomed {
-                    backoff.reset();
+                    backoff = Backoff::new(RETRY_MS.0, RETRY_MS.1);
                 }
             }
             Err(error) => {
                 tracing::debug!(holder = %parts.holder, %error, "the holder's stream is down");
-                note(&parts, &error);
+                note(parts, &error);
                 // A server without streams, or one that does not let this holder in, may change its
                 // mind; it is asked rarely.
                 if error.is_definite() {
@@ -100,12 +118,12 @@ async fn converse(parts: &mut Parts, mut socket: Socket) -> bool {
             }
             received = tokio::time::timeout(SILENCE_LIMIT, socket.next()) => {
                 let Ok(Some(Ok(message))) = received else {
-                    if received.is_err() {
-                        // Silence is no death, and the server shall not take it as one.
-                        goodbye(&mut socket).await;
-                    }
+                    // Neither silence nor a message that cannot be read is a death, and the server
+                    // shall not take it as one. On a connection that is gone this fails at once.
+                    goodbye(&mut socket).await;
                     return welcomed;
                 };
+                parts.silent.store(false, Ordering::Release);
                 let Message::Text(text) = message else { continue };
                 let Ok(down) = serde_json::from_str::<Down>(&text) else {
                     // A message of a newer server.
@@ -120,7 +138,10 @@ async fn converse(parts: &mut Parts, mut socket: Socket) -> bool {
                 heard(parts, &mut pending, down);
             }
             request = parts.requests.recv(), if welcomed => {
-                let Some(request) = request else { return welcomed };
+                let Some(request) = request else {
+                    goodbye(&mut socket).await;
+                    return welcomed;
+                };
                 let up = pending.add(request);
                 let Ok(text) = serde_json::to_string(&up) else { continue };
                 if socket.send(Message::text(text)).await.is_err() {

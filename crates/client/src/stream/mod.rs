@@ -6,8 +6,12 @@ mod socket;
 mod streamed;
 
 use std::{
-    fmt,
-    sync::{Arc, Mutex, PoisonError},
+    fmt, io,
+    os::fd::BorrowedFd,
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use lease::{Holder, Renew, Renewals, Renewed};
@@ -40,6 +44,20 @@ pub enum Link {
     },
 }
 
+/// Whoever else holds a stream's connection, so that its end means more than the end of this process.
+///
+/// A connection is closed by the kernel when the last process that holds it is gone. A process whose
+/// work is done by others, which may outlive it for a moment, lets those who end them hold it too: the
+/// server then sees the holder die only when its work has ended (L15).
+pub trait Lifeline: fmt::Debug + Send + Sync {
+    /// Holds this connection until another one of the same line comes. When it cannot be held, the
+    /// stream is not opened.
+    fn hold(&self, line: u64, connection: BorrowedFd<'_>) -> io::Result<()>;
+
+    /// The line was closed with a goodbye.
+    fn let_go(&self, line: u64);
+}
+
 /// One renewal on its way.
 struct Request {
     leases: Option<Vec<RenewItem>>,
@@ -63,6 +81,35 @@ struct Shared {
     tasks: TaskTracker,
     /// Why connecting last failed, for people.
     last_failure: Arc<Mutex<Option<String>>>,
+    /// A request went unanswered, and nothing came since.
+    silent: Arc<AtomicBool>,
+}
+
+/// A request whose answer has not come. When it is given up, the stream is not trusted with another
+/// one until it is heard again: a connection can hang while others work.
+struct Unanswered<'a> {
+    silent: &'a AtomicBool,
+    answered: bool,
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.silent.store(true, Ordering::Release);
+        }
+    }
+}
+
+/// A stream that is kept open by others.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct WeakStream(Weak<Shared>);
+
+impl WeakStream {
+    /// The stream, while somebody keeps it and nobody closed it.
+    pub(crate) fn upgrade(&self) -> Option<HolderStream> {
+        let shared = self.0.upgrade()?;
+        (!shared.end.is_cancelled()).then_some(HolderStream { shared })
+    }
 }
 
 impl Drop for Shared {
@@ -80,6 +127,7 @@ impl HolderStream {
         let end = CancellationToken::new();
         let tasks = TaskTracker::new();
         let last_failure = Arc::new(Mutex::new(None));
+        let silent = Arc::new(AtomicBool::new(false));
         tasks.spawn(connection::run(connection::Parts {
             client,
             holder: holder.clone(),
@@ -88,6 +136,7 @@ impl HolderStream {
             link: up,
             end: end.clone(),
             last_failure: last_failure.clone(),
+            silent: silent.clone(),
         }));
         tasks.close();
         Self {
@@ -99,8 +148,13 @@ impl HolderStream {
                 end,
                 tasks,
                 last_failure,
+                silent,
             }),
         }
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakStream {
+        WeakStream(Arc::downgrade(&self.shared))
     }
 
     /// Whose stream it is.
@@ -137,6 +191,9 @@ impl HolderStream {
         if !self.is_up() {
             return Err(unavailable("the stream is down"));
         }
+        if self.shared.silent.load(Ordering::Acquire) {
+            return Err(unavailable("the stream does not answer"));
+        }
         let leases = match &request.leases {
             Renewals::All => None,
             Renewals::These(leases) => Some(
@@ -153,7 +210,13 @@ impl HolderStream {
             .requests
             .try_send(request)
             .map_err(|_| unavailable("the stream is busy"))?;
-        answered.await.unwrap_or_else(|_| {
+        let mut waiting = Unanswered {
+            silent: &self.shared.silent,
+            answered: false,
+        };
+        let answer = answered.await;
+        waiting.answered = true;
+        answer.unwrap_or_else(|_| {
             Err(lease::Error::Unknown(
                 "the stream ended before the answer".into(),
             ))

@@ -1,10 +1,13 @@
 //! Opens the WebSocket.
 
-use std::{sync::Arc, time::Duration};
+use std::{os::fd::AsFd as _, sync::Arc, time::Duration};
 
 use http::{Uri, header::AUTHORIZATION};
 use lease::Holder;
-use leasehold_api::{paths, stream::SUBPROTOCOL};
+use leasehold_api::{
+    paths,
+    stream::{OWN_ADDRESS, SUBPROTOCOL},
+};
 use rustls::pki_types::ServerName;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -26,14 +29,15 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
 pub(super) type Socket = WebSocketStream<Box<dyn Duplex>>;
 
-pub(super) async fn open(client: &Client, holder: &Holder) -> Result<Socket, Error> {
-    match tokio::time::timeout(OPEN_LIMIT, connect(client, holder)).await {
+/// `line` tells this stream from the others of the process.
+pub(super) async fn open(client: &Client, holder: &Holder, line: u64) -> Result<Socket, Error> {
+    match tokio::time::timeout(OPEN_LIMIT, connect(client, holder, line)).await {
         Ok(outcome) => outcome,
         Err(_) => Err(Error::Unavailable(format!("nothing within {OPEN_LIMIT:?}"))),
     }
 }
 
-async fn connect(client: &Client, holder: &Holder) -> Result<Socket, Error> {
+async fn connect(client: &Client, holder: &Holder, line: u64) -> Result<Socket, Error> {
     let path = paths::fill(paths::HOLDER_STREAM, &[holder.name.as_str()]);
     let incarnation = paths::encode(holder.incarnation.as_str());
     let uri: Uri = format!("{}{path}?incarnation={incarnation}", client.url())
@@ -52,6 +56,15 @@ async fn connect(client: &Client, holder: &Holder) -> Result<Socket, Error> {
         .map_err(|error| Error::Unavailable(error.to_string()))?;
     tcp.set_nodelay(true)
         .map_err(|error| Error::Unavailable(error.to_string()))?;
+    let own_address = tcp
+        .local_addr()
+        .map_err(|error| Error::Unavailable(error.to_string()))?;
+    // Before the server knows whose connection it is: from then on its end means something.
+    if let Some(lifeline) = &client.options().lifeline {
+        lifeline
+            .hold(line, tcp.as_fd())
+            .map_err(|error| Error::Unavailable(format!("nobody else holds it: {error}")))?;
+    }
     let bytes: Box<dyn Duplex> = if encrypted {
         let mut config = client.options().trust.config()?;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
@@ -63,7 +76,9 @@ async fn connect(client: &Client, holder: &Holder) -> Result<Socket, Error> {
     } else {
         Box::new(tcp)
     };
-    let mut request = ClientRequestBuilder::new(uri).with_sub_protocol(SUBPROTOCOL);
+    let mut request = ClientRequestBuilder::new(uri)
+        .with_sub_protocol(SUBPROTOCOL)
+        .with_header(OWN_ADDRESS, own_address.to_string());
     if let Some(bearer) = client.bearer() {
         let bearer = bearer.to_str().unwrap_or_default();
         request = request.with_header(AUTHORIZATION.as_str(), bearer);

@@ -30,6 +30,16 @@ impl Served {
         Self::with(world, options).await
     }
 
+    /// That refuses every stream.
+    pub async fn without_room_for_holder_streams(world: &World) -> Self {
+        let mut options = leasehold_server::Options {
+            listen: ([127, 0, 0, 1], 0).into(),
+            ..leasehold_server::Options::default()
+        };
+        options.limits.streams = 0;
+        Self::with(world, options).await
+    }
+
     /// With a certificate for development, kept in `dir`.
     pub async fn encrypted(world: &World, dir: &std::path::Path) -> Self {
         let options = leasehold_server::Options {

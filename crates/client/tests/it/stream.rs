@@ -40,6 +40,59 @@ async fn l17_a_loss_comes_down_at_once() {
 }
 
 #[tokio::test]
+async fn a_keeper_over_a_server_opens_the_stream_by_itself() {
+    let world = World::new();
+    let served = Served::start(&world).await;
+    let holder = leasehold_client::new_holder("a").unwrap();
+    let remote = served.remote().await;
+    let start = || {
+        let clock = Arc::new(world.clock.clone());
+        Keeper::start(Arc::new(remote.clone()), holder.clone(), clock, quiet())
+    };
+    // Both are the same holder, and neither takes the other's place.
+    let (keeper, second) = (start(), start());
+    let stream = remote.stream(&holder);
+    up(&stream).await;
+    let guard = keeper.acquire_one(key("x"), ttl(30_000)).await.unwrap();
+    let other = second.acquire_one(key("y"), ttl(30_000)).await.unwrap();
+    let revoke = Revoke {
+        id: guard.lease().id,
+        reason: "enough".into(),
+    };
+    world.store.revoke(revoke).await.unwrap();
+    // Nothing is watched and time stands still: only the stream can bring it.
+    let lost = tokio::time::timeout(PATIENCE, guard.lost()).await.unwrap();
+    let why = "enough".into();
+    assert_eq!(lost, Lost::Revoked { why });
+    assert!(other.is_owned() && stream.is_up());
+    world.clock.advance(10_000);
+    eventually("renewed", async || other.deadline().get() == 38_000).await;
+
+    // When nobody keeps it any more, it is closed, and another one can be opened.
+    let mut link = stream.link();
+    drop((keeper, second, guard, other, stream));
+    let closed = tokio::time::timeout(PATIENCE, link.wait_for(|link| *link == Link::Down));
+    assert!(closed.await.is_ok());
+    up(&remote.stream(&holder)).await;
+}
+
+#[tokio::test]
+async fn a_keeper_over_a_server_without_streams_uses_plain_calls() {
+    let world = World::new();
+    let served = Served::without_room_for_holder_streams(&world).await;
+    let holder = leasehold_client::new_holder("a").unwrap();
+    let remote = served.remote().await;
+    let clock = Arc::new(world.clock.clone());
+    let keeper = Keeper::start(Arc::new(remote.clone()), holder.clone(), clock, quiet());
+    let guard = keeper.acquire_one(key("x"), ttl(30_000)).await.unwrap();
+    world.clock.advance(10_000);
+    eventually("renewed", async || guard.deadline().get() == 38_000).await;
+    let stream = remote.stream(&holder);
+    eventually("refused", async || stream.last_failure().is_some()).await;
+    assert!(!stream.is_up());
+}
+
+#[tokio::test]
 async fn l9_renewals_take_the_stream_and_plain_calls_without_it() {
     let world = World::new();
     let served = Served::start(&world).await;

@@ -1,9 +1,10 @@
 //! Which networks may talk to the server at all, and who is behind a proxy.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use http::HeaderMap;
 use ipnet::IpNet;
+use leasehold_api::stream::OWN_ADDRESS;
 
 use crate::GuardOptions;
 
@@ -27,6 +28,23 @@ pub struct Origin {
     pub direct: bool,
     /// Whether a trusted proxy named its client in a way that cannot be read.
     pub unreadable: bool,
+}
+
+impl Origin {
+    /// The same, as far as a client that names its own end of the connection is the one at the other
+    /// end of the socket: what merely forwards bytes has another address, or at least another port.
+    pub(crate) fn named(self, seen: SocketAddr, headers: &HeaderMap) -> Self {
+        let is_same = headers.get(OWN_ADDRESS).is_none_or(|named| {
+            let named = named.to_str().ok().and_then(|text| text.parse().ok());
+            named.is_some_and(|named: SocketAddr| {
+                named.port() == seen.port() && named.ip().to_canonical() == seen.ip().to_canonical()
+            })
+        });
+        Self {
+            direct: self.direct && is_same,
+            ..self
+        }
+    }
 }
 
 /// Private and loopback networks of IPv4 and IPv6.

@@ -45,18 +45,14 @@ enum End {
 
 /// Serves the stream to its end.
 pub(crate) async fn serve(app: App, peer: Peer, mut socket: WebSocket) {
-    let _open = app.metrics().holder_stream();
+    let open = app.metrics().holder_stream();
     let mut connection = app
         .parts()
         .hub
         .connect(peer.caller.identity(peer.holder.clone()));
     let end = talk(&app, &peer, &mut connection, &mut socket).await;
-    drop(socket);
-    // A newer connection of the same holder speaks for it, and a server that stops has no say.
-    let proven = end == End::Closed
-        && peer.direct
-        && !app.closing().is_cancelled()
-        && connection.is_newest();
+    drop((socket, open));
+    let proven = end == End::Closed && peer.direct && stays_away(&app, &connection).await;
     drop(connection);
     if proven {
         let departure = Departure::Died(peer.holder.clone());
@@ -69,6 +65,18 @@ pub(crate) async fn serve(app: App, peer: Peer, mut socket: WebSocket) {
                 tracing::warn!(holder = %peer.holder, ?code, "a holder's death could not be recorded");
             }
         }
+    }
+}
+
+/// Whether a holder whose connection is gone does not come back within the linger. A newer connection
+/// of the same holder speaks for it, and a server that stops has no say.
+async fn stays_away(app: &App, connection: &Connection) -> bool {
+    let linger = app.parts().limits.death_linger();
+    tokio::select! {
+        biased;
+        () = app.closing().cancelled() => false,
+        () = connection.replaced.cancelled() => false,
+        () = tokio::time::sleep(linger) => connection.is_newest(),
     }
 }
 

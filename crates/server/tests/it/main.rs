@@ -14,6 +14,7 @@ mod leases;
 mod limits;
 mod outbox;
 mod overview;
+mod proven_death;
 mod registry;
 mod reserved;
 mod resting;

@@ -79,7 +79,7 @@ impl Events {
     }
 }
 
-type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
+pub type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
 
 async fn connect(server: &Running, holder: &str, proxied: bool) -> Socket {
     connect_as(server, WRITER, holder, proxied).await
@@ -105,7 +105,7 @@ async fn connect_as(server: &Running, token: &str, holder: &str, proxied: bool) 
     socket
 }
 
-async fn hear(socket: &mut Socket) -> Value {
+pub async fn hear(socket: &mut Socket) -> Value {
     loop {
         let message = tokio::time::timeout(LONG, socket.next())
             .await
@@ -119,7 +119,7 @@ async fn hear(socket: &mut Socket) -> Value {
 }
 
 /// A lease of a holder with the incarnation of [`connect`], released when it dies.
-async fn mortal(server: &Running, id: &str, holder: &str) -> Value {
+pub async fn mortal(server: &Running, id: &str, holder: &str) -> Value {
     let body = json!({"kind": "job", "id": id, "holder": holder, "incarnation": "i1", "release_on_death": true});
     server
         .call(WRITER, "POST", "/api/v1/leases/acquire/", body)
@@ -127,7 +127,7 @@ async fn mortal(server: &Running, id: &str, holder: &str) -> Value {
         .1
 }
 
-async fn is_live(server: &Running, id: &str) -> bool {
+pub async fn is_live(server: &Running, id: &str) -> bool {
     let (_, list) = server
         .call(
             READER,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use lease::{
     Acquire, Acquired, Authority, Cause, EventKind, EventQuery, Expect, Grace, Holder, Key, Lease,
     LeaseQuery, LeaseRef, Loss, OnOutage, RecordQuery, Renew, Renewal, Renewals, Token,
-    Transaction, Ttl, Write,
+    Transaction, Ttl, Watching, Write,
 };
 use leasehold_store::redis::{Options, Redis};
 use leasehold_testkit::{redis::Redis as Server, wait};
@@ -440,4 +440,17 @@ async fn the_history_of_one_key_is_read_without_that_of_the_others() {
     let sent = sent_bytes(&server).await - before;
     // The whole history is ten thousand times more than is asked for, and over a megabyte.
     assert!(sent < 100_000, "{sent} bytes for two events");
+}
+
+/// A caller that asks for the first watch and is then no longer polled, such as one branch of a loop
+/// that went another way.
+#[tokio::test]
+async fn a_watch_that_is_left_half_open_keeps_nobody_else_waiting() {
+    let server = Server::start().await;
+    let store = open(&server).await;
+    let mut left = store.watch(Watching::everything());
+    assert!(futures_util::poll!(&mut left).is_pending());
+    let opened = tokio::time::timeout(LIMIT, store.watch(Watching::everything())).await;
+    assert!(opened.expect("it opens").is_ok());
+    drop(left);
 }

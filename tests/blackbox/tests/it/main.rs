@@ -11,6 +11,7 @@ mod openapi;
 mod operator;
 mod outbox;
 mod poll;
+mod proven_death;
 mod replicas;
 mod run;
 mod run_faults;

@@ -137,8 +137,10 @@ struct Incarnation {
 
 /// The holder's stream, as a WebSocket: renewals up, losses down at once.
 ///
-/// When a direct connection is closed by the holder's kernel without a goodbye, the holder is known to
-/// be dead, and its leases that asked for it are released.
+/// When a direct connection is closed by the holder's kernel without a goodbye and the holder does not
+/// connect again within a short linger, it is known to be dead, and its leases that asked for it are
+/// released. A holder that names its own end of the connection (`Leasehold-Own-Address`) is taken for
+/// direct only when the server sees the same one.
 #[utoipa::path(get, path = paths::HOLDER_STREAM, tag = "holders", security(("bearer" = ["leases:write"])),
     params(("name" = String, Path), Incarnation),
     responses((status = 101, description = "The stream"), (status = 426, description = "Not a WebSocket")))]
