@@ -10,6 +10,7 @@ pub mod authority;
 mod body;
 mod cameras;
 mod check;
+mod deployments;
 mod documents;
 mod events;
 mod fences;
@@ -42,6 +43,7 @@ pub use cameras::{
     AvailableCameras, Camera, CameraList, Document, Parked, SiteSettings, SiteVersion,
 };
 pub use check::Check;
+pub use deployments::{Deployment, DeploymentEvent, DeploymentList, DeploymentRequest};
 pub use documents::{
     CameraDocument, MotionGatingDocument, ZoneDocument, ZoneKindWord, ZoneTestWord,
 };

@@ -63,6 +63,19 @@ pub const RUNNER_CORDON: &str = "/api/v1/runners/{runner_id}/cordon";
 pub const RUNNER_UNCORDON: &str = "/api/v1/runners/{runner_id}/uncordon";
 /// `POST`: take everything from this runner.
 pub const RUNNER_DRAIN: &str = "/api/v1/runners/{runner_id}/drain";
+/// `GET`, `POST`: deployments.
+pub const DEPLOYMENTS: &str = "/api/v1/deployments";
+/// `GET`: the deployment of a group.
+pub const DEPLOYMENT: &str = "/api/v1/deployments/{tenant_id}/{site_id}/{deployment_group}";
+/// `POST`: shift nothing further.
+pub const DEPLOYMENT_PAUSE: &str =
+    "/api/v1/deployments/{tenant_id}/{site_id}/{deployment_group}/pause";
+/// `POST`: shift cameras again.
+pub const DEPLOYMENT_RESUME: &str =
+    "/api/v1/deployments/{tenant_id}/{site_id}/{deployment_group}/resume";
+/// `POST`: give every camera back to the version before.
+pub const DEPLOYMENT_ROLLBACK: &str =
+    "/api/v1/deployments/{tenant_id}/{site_id}/{deployment_group}/rollback";
 /// `GET`: a camera by its name alone.
 pub const CAMERA: &str = "/api/v1/cameras/{camera_uuid}";
 /// `GET`: why a camera is where it is.

@@ -30,7 +30,8 @@ pub struct Move {
     /// Who should have it; nobody when there is no room.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
-    /// `unassigned`, `draining`, `not_eligible`, `failing`, `balance`, `disabled` or `parked`.
+    /// `unassigned`, `draining`, `not_eligible`, `failing`, `deployment`, `balance`, `disabled` or
+    /// `parked`.
     pub reason: String,
 }
 
@@ -61,6 +62,6 @@ pub struct Candidate {
     /// How many it may have.
     pub capacity: u32,
     /// What speaks against it: `inactive`, `cordoned`, `draining`, `deployment_group`,
-    /// `capabilities`, `failing`, `full`. Empty for one that may have it.
+    /// `capabilities`, `failing`, `deployment_version`, `full`. Empty for one that may have it.
     pub obstacles: Vec<String>,
 }

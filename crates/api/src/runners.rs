@@ -226,7 +226,8 @@ pub struct CameraVersion {
 pub struct GiveUp {
     /// The camera.
     pub camera_uuid: String,
-    /// `draining`, `not_eligible`, `failing`, `balance`, `disabled`, `parked` or `removed`.
+    /// `draining`, `not_eligible`, `failing`, `deployment`, `balance`, `disabled`, `parked` or
+    /// `removed`.
     pub reason: String,
     /// Who should have it next.
     #[serde(default, skip_serializing_if = "Option::is_none")]

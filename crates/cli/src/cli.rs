@@ -7,7 +7,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use crate::{
     camera, camera_worker, completions, config,
     config::Config,
-    doctor,
+    deploy, doctor,
     exit::{Exit, Failure, Outcome},
     explain, lease, logging, man, manager, migrate, nodes, plan, poll, run, runner, serve,
     settings, target, token, worker,
@@ -115,6 +115,9 @@ enum Verb {
     /// List, add, change, switch off and remove cameras
     #[command(subcommand)]
     Camera(camera::Verb),
+    /// Move the cameras of a group of runners to another version, step by step, and back
+    #[command(subcommand)]
+    Deploy(deploy::Verb),
     /// Acquire, keep, look at and end leases
     #[command(subcommand)]
     Lease(lease::Verb),
@@ -191,6 +194,7 @@ impl Cli {
                 Verb::Explain(arguments) => explain::run(arguments, config).await,
                 Verb::Runner(verb) => runner::run(verb, config).await,
                 Verb::Camera(verb) => camera::run(verb, config).await,
+                Verb::Deploy(verb) => deploy::run(verb, config).await,
                 Verb::Lease(verb) => lease::run(verb, config).await,
                 Verb::Token(verb) => token::run(verb, config).await,
                 Verb::Doctor(arguments) => doctor::run(&arguments, config).await,

@@ -22,6 +22,8 @@ What speaks against a runner:
   deployment_group  the camera asks for another group
   capabilities      it lacks something that the camera needs
   failing           the camera failed on it
+  deployment_version
+                    the camera belongs to another version: `leasehold deploy status`
   full              it has as many cameras as it may have
 
 Examples:

@@ -7,6 +7,7 @@ mod completions;
 mod config;
 mod connect;
 mod data_dir;
+mod deploy;
 mod doctor;
 mod exit;
 mod explain;

@@ -19,6 +19,7 @@ Why a camera moves:
   draining      its runner is being drained
   not_eligible  its runner is of another deployment group, or lacks a capability
   failing       it fails on its runner
+  deployment    it belongs to another version: `leasehold deploy status`
   balance       its runner has more than its share; only a tenth of a site moves for that at a time
   disabled      it is switched off
   parked        it failed on every runner, and is tried again later or when it is changed

@@ -72,7 +72,7 @@ pub use leadership::Leadership;
 pub use leases::{EventFilter, LeaseFilter};
 pub use peers::{PeerList, answer_peers};
 pub use presence::{Announced, Presence};
-pub use registry::{RunnerFilter, RunnerOrder};
+pub use registry::{DeploymentOrder, RunnerFilter, RunnerOrder};
 pub use remote::Remote;
 pub use stream::HolderStream;
 pub use tls::Trust;

@@ -1,8 +1,9 @@
-//! Runners and cameras, as their operator sees them.
+//! Runners, cameras and deployments, as their operator sees them.
 
 use http::Method;
 use leasehold_api::{
-    Camera, CameraList, Document, Runner, RunnerList, RunnerRemoved, Success, paths,
+    Camera, CameraList, Deployment, DeploymentList, DeploymentRequest, Document, Runner,
+    RunnerList, RunnerRemoved, Success, paths,
 };
 
 use crate::{Client, Error, leases::query};
@@ -25,6 +26,17 @@ pub enum RunnerOrder {
     Uncordon,
     /// Give everything up.
     Drain,
+}
+
+/// What an operator orders a deployment to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DeploymentOrder {
+    /// Shift nothing further.
+    Pause,
+    /// Shift cameras again.
+    Resume,
+    /// Give every camera back to the version before.
+    Rollback,
 }
 
 /// The largest page that a server gives.
@@ -79,6 +91,63 @@ impl Client {
     pub async fn remove_runner(&self, runner_id: &str) -> Result<RunnerRemoved, Error> {
         let mut call = self.get(paths::fill(paths::RUNNER, &[runner_id]));
         call.method = Method::DELETE;
+        self.call(call).await
+    }
+
+    /// The last deployment of every group.
+    pub async fn deployments(&self, filter: &RunnerFilter) -> Result<Vec<Deployment>, Error> {
+        let mut found = Vec::new();
+        let mut cursor = None;
+        for _ in 0..MAX_PAGES {
+            let path = query(
+                paths::DEPLOYMENTS,
+                &[
+                    ("tenant_id", filter.tenant_id.clone()),
+                    ("site_id", filter.site_id.clone()),
+                    ("limit", Some(PAGE.to_owned())),
+                    ("cursor", cursor.take()),
+                ],
+            );
+            let page: DeploymentList = self.call(self.get(path)).await?;
+            found.extend(page.deployments);
+            cursor = page.next_cursor;
+            if cursor.is_none() {
+                break;
+            }
+        }
+        Ok(found)
+    }
+
+    /// The last deployment of a group.
+    pub async fn deployment(
+        &self,
+        tenant: &str,
+        site: &str,
+        group: &str,
+    ) -> Result<Deployment, Error> {
+        let path = paths::fill(paths::DEPLOYMENT, &[tenant, site, group]);
+        self.call(self.get(path)).await
+    }
+
+    /// Begins to move the cameras of a group to another version. Needs the admin scope.
+    pub async fn start_deployment(&self, request: &DeploymentRequest) -> Result<Deployment, Error> {
+        let call = self.with_body(Method::POST, paths::DEPLOYMENTS, request)?;
+        self.call(call).await
+    }
+
+    /// Orders a deployment to do something. Needs the admin scope.
+    pub async fn order_deployment(
+        &self,
+        (tenant, site, group): (&str, &str, &str),
+        order: DeploymentOrder,
+    ) -> Result<Deployment, Error> {
+        let path = match order {
+            DeploymentOrder::Pause => paths::DEPLOYMENT_PAUSE,
+            DeploymentOrder::Resume => paths::DEPLOYMENT_RESUME,
+            DeploymentOrder::Rollback => paths::DEPLOYMENT_ROLLBACK,
+        };
+        let mut call = self.get(paths::fill(path, &[tenant, site, group]));
+        call.method = Method::POST;
         self.call(call).await
     }
 

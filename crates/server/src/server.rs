@@ -233,6 +233,11 @@ impl Server {
         parts
             .tasks
             .spawn(until_closing.run_until_cancelled_owned(housekeeping));
+        let deployments = registry::deployments::run(app.clone());
+        let until_closing = parts.closing.clone();
+        parts
+            .tasks
+            .spawn(until_closing.run_until_cancelled_owned(deployments));
         if let Some(pending) = self.pending {
             pending.start(
                 parts.authority.clone(),

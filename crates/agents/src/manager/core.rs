@@ -18,7 +18,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio_util::task::TaskTracker;
 
 use super::{
-    Context, Settings,
+    Context, Settings, heartbeat,
     metrics::count,
     peers::PeerManagers,
     plan::{self, Placed},
@@ -545,12 +545,19 @@ impl Core {
 /// Figures, crash loops, and the report of a control plane that goes away or comes back.
 pub(super) async fn housekeep(core: Arc<Core>, mut gave_up: mpsc::Receiver<usize>) {
     let mut degraded = false;
+    let mut reported = BTreeMap::new();
     loop {
         tokio::select! {
             Some(slot) = gave_up.recv() => core.slot_gave_up(slot),
             () = core.sleep_ms(HOUSEKEEPING_MS) => {}
         }
         core.measure();
+        // The control plane waits for cameras to work before it shifts more of them.
+        let status = heartbeat::camera_status(&core.views());
+        if status != reported {
+            reported = status;
+            core.beat.notify_one();
+        }
         let now = core.now();
         core.state().avoid.retain(|_, until| *until > now);
         let ended = |handle: &slot::Handle| handle.desired.is_closed();

@@ -1,18 +1,18 @@
 //! The runner's heartbeat: registers, renews, and learns what to take, what to give up and what changed.
 //! And the control plane's stream of changes, which makes the next heartbeat come at once.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use lease::{
     Event, EventKind, Watching,
-    registry::{CAMERA, RUNNER, ZONE},
+    registry::{CAMERA, DEPLOYMENT, RUNNER, ZONE},
 };
 use leasehold_api::{CameraStatus, Code, RunnerHeartbeatRequest};
 use leasehold_client::{Change, Follower, Outcome};
 use leasehold_clock::Backoff;
 use serde_json::json;
 
-use super::core::Core;
+use super::{core::Core, slot};
 
 /// The first pause after a failure.
 pub(super) const FIRST_PAUSE_MS: u64 = 500;
@@ -95,17 +95,7 @@ async fn beat(core: &Core) -> bool {
         metrics: metrics.as_object().cloned().unwrap_or_default(),
         active_leases: Vec::new(),
         incarnation: Some(core.plane.holder().incarnation.as_str().to_owned()),
-        camera_status: views
-            .iter()
-            .flat_map(|view| &view.reports)
-            .map(|(camera, report)| {
-                let status = CameraStatus {
-                    state: report.state.clone(),
-                    error: report.error.clone(),
-                };
-                (camera.clone(), status)
-            })
-            .collect(),
+        camera_status: camera_status(&views),
     };
     match core.plane.heartbeat(&request, &leases).await {
         Outcome::Yes(answer) => {
@@ -130,6 +120,31 @@ async fn beat(core: &Core) -> bool {
     }
 }
 
+/// How each camera does: what its worker reports about it, or else that it works when its worker took it
+/// and is ready.
+pub(super) fn camera_status(views: &[slot::View]) -> BTreeMap<String, CameraStatus> {
+    let mut found = BTreeMap::new();
+    for view in views {
+        if view.ready && view.state == "healthy" && view.reports.is_empty() {
+            for camera in &view.cameras {
+                let status = CameraStatus {
+                    state: "working".to_owned(),
+                    error: None,
+                };
+                found.insert(camera.clone(), status);
+            }
+        }
+        for (camera, report) in &view.reports {
+            let status = CameraStatus {
+                state: report.state.clone(),
+                error: report.error.clone(),
+            };
+            found.insert(camera.clone(), status);
+        }
+    }
+    found
+}
+
 /// Whether a change may concern this manager.
 fn concerns(core: &Core, event: &Event) -> bool {
     let kind = event.key.kind();
@@ -137,7 +152,8 @@ fn concerns(core: &Core, event: &Event) -> bool {
         EventKind::RecordPut | EventKind::RecordRemoved => {
             let settings = core.settings.load();
             let prefix = format!("{}/{}/", settings.tenant_id, settings.site_id);
-            [CAMERA, ZONE, RUNNER].contains(&kind) && event.key.id().starts_with(&prefix)
+            [CAMERA, ZONE, RUNNER, DEPLOYMENT].contains(&kind)
+                && event.key.id().starts_with(&prefix)
         }
         ended if ended.ends_lease() && [CAMERA, RUNNER].contains(&kind) => event
             .lease
@@ -152,7 +168,7 @@ pub(super) async fn follow_events(core: Arc<Core>) {
     while !core.is_registered() || core.plane.is_plain() {
         core.sleep_ms(FIRST_PAUSE_MS).await;
     }
-    let watching = Watching::kinds([CAMERA, ZONE, RUNNER]);
+    let watching = Watching::kinds([CAMERA, ZONE, RUNNER, DEPLOYMENT]);
     let clock = core.context.clock.clone();
     let mut changes = Follower::new(core.plane.clone(), clock, watching);
     loop {

@@ -1,11 +1,13 @@
-//! Cameras, zones and runners as values: what is stored as records, checked field by field.
+//! Cameras, zones, runners and deployments as values: what is stored as records, checked field by field.
 
 mod camera;
+mod deployment;
 mod polygon;
 mod runner;
 mod zone;
 
 pub use camera::{Camera, MotionGating, ZoneTest};
+pub use deployment::{Deployment, DeploymentEvent, DeploymentState, Fleet, Seat, Side};
 pub use polygon::Polygon;
 pub use runner::{Runner, RunnerStatus};
 pub use zone::{Zone, ZoneKind};
@@ -16,6 +18,8 @@ use crate::{Invalid, Key, text::is_plain};
 pub const CAMERA: &str = "camera";
 /// The kind of zone records.
 pub const ZONE: &str = "zone";
+/// The kind of the records of deployments.
+pub const DEPLOYMENT: &str = "deployment";
 /// The kind of runner records.
 pub const RUNNER: &str = "runner";
 

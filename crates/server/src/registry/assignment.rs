@@ -5,13 +5,14 @@ use std::collections::{BTreeMap, HashMap};
 
 use lease::{
     Authority, UnixMillis,
-    registry::{CAMERA, Camera, RUNNER, Runner, RunnerStatus},
+    registry::{CAMERA, Camera, DEPLOYMENT, Deployment, RUNNER, Runner, RunnerStatus, Side},
     rendezvous::{self, Node},
 };
 use leasehold_api::{Candidate, Explanation, Move, Plan};
 
 use super::{
-    Place, items, runners,
+    Place, items,
+    runners::{self, Report},
     store::{self, Found},
     trouble::{self, Trouble},
 };
@@ -27,6 +28,10 @@ pub(crate) struct Site {
     pub runners: Vec<Member>,
     /// Who holds which camera, by name.
     pub holders: HashMap<String, String>,
+    /// Since when, by camera.
+    pub held_since: HashMap<String, UnixMillis>,
+    /// What is being deployed, or was.
+    pub deployments: Vec<Deployment>,
     /// What is known about cameras that fail, by name.
     pub troubles: HashMap<String, Trouble>,
     /// When this was.
@@ -38,12 +43,22 @@ pub(crate) struct Site {
 pub(crate) struct Member {
     pub runner: Runner,
     pub present: bool,
+    /// What it last reported.
+    pub report: Report,
 }
 
 impl Member {
     /// Whether it may be given something new.
-    fn takes(&self) -> bool {
+    pub fn takes(&self) -> bool {
         self.present && self.runner.status == RunnerStatus::Active
+    }
+
+    /// Which version of a deployment it is of, if it takes part.
+    pub fn side(&self, deployment: &Deployment) -> Option<Side> {
+        deployment.side_of(
+            &self.runner.deployment_group,
+            &self.runner.deployment_version,
+        )
     }
 
     fn suits(&self, camera: &Camera) -> bool {
@@ -73,29 +88,36 @@ impl Site {
         let present: HashMap<String, _> = runners::live(authority, RUNNER, tenant, None)
             .await?
             .into_iter()
-            .map(|lease| (lease.key.id().to_owned(), lease.holder.incarnation))
+            .map(|lease| (lease.key.id().to_owned(), lease))
             .collect();
         let runners = stored
             .into_iter()
-            .map(|found| Member {
-                present: present.get(&found.value.runner_id) == Some(&found.value.incarnation),
-                runner: found.value,
+            .map(|found| {
+                let presence = present
+                    .get(&found.value.runner_id)
+                    .filter(|lease| lease.holder.incarnation == found.value.incarnation);
+                Member {
+                    present: presence.is_some(),
+                    report: presence.map(Report::of).unwrap_or_default(),
+                    runner: found.value,
+                }
             })
             .collect();
-        let holders = runners::live(authority, CAMERA, tenant, None)
-            .await?
-            .into_iter()
-            .map(|lease| {
-                (
-                    lease.key.id().to_owned(),
-                    lease.holder.name.as_str().to_owned(),
-                )
-            })
-            .collect();
+        let mut holders = HashMap::new();
+        let mut held_since = HashMap::new();
+        for lease in runners::live(authority, CAMERA, tenant, None).await? {
+            let name = lease.key.id().to_owned();
+            held_since.insert(name.clone(), lease.acquired_at);
+            holders.insert(name, lease.holder.name.as_str().to_owned());
+        }
+        let deployments: Vec<Found<Deployment>> =
+            store::all(authority, DEPLOYMENT, place.prefix()).await?;
         Ok(Self {
             cameras,
             runners,
             holders,
+            held_since,
+            deployments: deployments.into_iter().map(|it| it.value).collect(),
             troubles: trouble::under(authority, place.prefix()).await?,
             now: authority.now().await?,
         })
@@ -113,14 +135,32 @@ impl Site {
     }
 
     /// Whether the camera failed on this runner, so that others should try.
-    fn fails_on(&self, camera: &Camera, member: &Member) -> bool {
+    pub fn fails_on(&self, camera: &Camera, member: &Member) -> bool {
         self.troubles
             .get(&camera.camera_uuid)
             .is_some_and(|it| it.failed_on(&camera.config_version(), &member.runner.runner_id))
     }
 
     fn suits(&self, camera: &Camera, member: &Member) -> bool {
+        self.could_have(camera, member) && self.version_suits(camera, member)
+    }
+
+    fn could_have(&self, camera: &Camera, member: &Member) -> bool {
         member.suits(camera) && !self.fails_on(camera, member)
+    }
+
+    /// Whether a runner is of the version that the camera belongs to. Any is, while no runner of that
+    /// version could have it.
+    fn version_suits(&self, camera: &Camera, member: &Member) -> bool {
+        self.deployments.iter().all(|deployment| {
+            let wanted = deployment.side_for(&camera.camera_uuid);
+            member.side(deployment).is_none_or(|side| side == wanted)
+                || !self.runners.iter().any(|other| {
+                    other.takes()
+                        && other.side(deployment) == Some(wanted)
+                        && self.could_have(camera, other)
+                })
+        })
     }
 
     /// The runners that could have this camera if it worked on them.
@@ -175,6 +215,8 @@ impl Site {
                         Reason::NotEligible
                     } else if self.fails_on(camera, member) {
                         Reason::Failing
+                    } else if !self.version_suits(camera, member) {
+                        Reason::Deployment
                     } else {
                         Reason::Kept
                     };
@@ -188,7 +230,7 @@ impl Site {
                 None => open.push((target, Reason::Unassigned)),
             }
         }
-        self.place(&cameras, &open, &mut load, &mut decisions);
+        self.place(&cameras, &index, &open, &mut load, &mut decisions);
         self.balance(&cameras, &index, &mut load, &mut decisions);
         decisions
     }
@@ -197,6 +239,7 @@ impl Site {
     fn place<'a>(
         &'a self,
         cameras: &[&'a Camera],
+        index: &HashMap<&str, usize>,
         open: &[(usize, Reason)],
         load: &mut [u32],
         decisions: &mut BTreeMap<&'a str, Decision<'a>>,
@@ -222,6 +265,35 @@ impl Site {
                 _ => rest.push((target, reason)),
             }
         }
+        let placed = self.with_room(cameras, &rest, load, Self::suits);
+        let mut without = Vec::new();
+        for (&(target, reason), node) in rest.iter().zip(placed) {
+            let name = cameras[target].camera_uuid.as_str();
+            let from = self.holders.get(name).and_then(|it| index.get(it.as_str()));
+            match node {
+                // The version that it belongs to has no room: it stays until there is some.
+                None if reason == Reason::Deployment => {
+                    settle(target, Reason::Kept, from.copied(), load);
+                }
+                None if !self.deployments.is_empty() => without.push((target, reason)),
+                _ => settle(target, reason, node, load),
+            }
+        }
+        // Rather on the other version than with nobody.
+        let placed = self.with_room(cameras, &without, load, Self::could_have);
+        for (&(target, reason), node) in without.iter().zip(placed) {
+            settle(target, reason, node, load);
+        }
+    }
+
+    /// Finds runners with room for these cameras.
+    fn with_room(
+        &self,
+        cameras: &[&Camera],
+        open: &[(usize, Reason)],
+        load: &[u32],
+        suits: fn(&Self, &Camera, &Member) -> bool,
+    ) -> Vec<Option<usize>> {
         let room: Vec<Node<'_>> = self
             .runners
             .iter()
@@ -235,16 +307,13 @@ impl Site {
                 }
             })
             .collect();
-        let targets: Vec<&str> = rest
+        let targets: Vec<&str> = open
             .iter()
             .map(|&(target, _)| cameras[target].camera_uuid.as_str())
             .collect();
-        let placed = rendezvous::assign(&room, &targets, |target, node| {
-            self.suits(cameras[rest[target].0], &self.runners[node])
-        });
-        for (&(target, reason), node) in rest.iter().zip(placed) {
-            settle(target, reason, node, load);
-        }
+        rendezvous::assign(&room, &targets, |target, node| {
+            suits(self, cameras[open[target].0], &self.runners[node])
+        })
     }
 
     /// The split as if nothing were held yet: for each camera its runner, and how many each has.
@@ -357,6 +426,7 @@ impl Site {
                     (!group_suits(runner, camera), "deployment_group"),
                     (!capabilities_suit(runner, camera), "capabilities"),
                     (self.fails_on(camera, member), "failing"),
+                    (!self.version_suits(camera, member), "deployment_version"),
                     (load >= runner.capacity, "full"),
                 ];
                 let candidate = Candidate {
@@ -419,6 +489,8 @@ pub(crate) enum Reason {
     NotEligible,
     /// It fails on its runner.
     Failing,
+    /// It belongs to another version of its runner's deployment group.
+    Deployment,
     /// Its runner has more than its share.
     Balance,
     /// It is switched off.
@@ -435,6 +507,7 @@ impl Reason {
             Self::Draining => "draining",
             Self::NotEligible => "not_eligible",
             Self::Failing => "failing",
+            Self::Deployment => "deployment",
             Self::Balance => "balance",
             Self::Disabled => "disabled",
             Self::Parked => "parked",

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use lease::{
-    Acquired, Lease, LeaseId, Loss, Renew, Renewal, Renewals,
+    Acquired, Holder, Lease, LeaseId, Loss, Renew, Renewal, Renewals, UnixMillis,
     registry::{CAMERA, Camera, RUNNER, Runner, RunnerStatus},
 };
 use leasehold_api::{
@@ -47,15 +47,12 @@ pub(crate) async fn heartbeat(
             "another incarnation of this runner is registered",
         ));
     }
-    let report = serde_json::to_string(&Report {
-        current_load: request.current_load,
-        metrics: request.metrics.clone(),
-    })
-    .map_err(|_| Reject::field("metrics", "a JSON object"))?;
-    if report.len() > Renew::MAX_STATS_BYTES {
-        return Err(Reject::field("metrics", "at most 16 KiB of JSON"));
-    }
-    let (kept, lost) = renew(app, caller, runner, &request.active_leases, &report).await?;
+    let at = app.authority().now().await?;
+    let holder = runners::holder(runner)?;
+    let mut live = ops::live_of(app, &holder, Some(&runner.tenant_id)).await?;
+    live.retain(|lease| lease.key.kind() == CAMERA || lease.key.kind() == RUNNER);
+    let report = report(&request, &live, at)?;
+    let (kept, lost) = renew(app, caller, holder, live, &request.active_leases, &report).await?;
     let presence = present(app, caller, runner, kept.presence, &report).await?;
     app.parts().outbox.heartbeat(|| Heartbeat {
         runner_id: runner.runner_id.clone(),
@@ -114,6 +111,38 @@ pub(crate) async fn heartbeat(
     })
 }
 
+/// What is kept with the presence.
+fn report(
+    request: &RunnerHeartbeatRequest,
+    live: &[Lease],
+    at: UnixMillis,
+) -> Result<String, Reject> {
+    let mut not_working: Vec<String> = live
+        .iter()
+        .filter(|lease| lease.key.kind() == CAMERA)
+        .map(|lease| lease.key.id())
+        .filter(|name| {
+            let status = request.camera_status.get(*name);
+            status.is_none_or(|it| it.state != "working")
+        })
+        .map(str::to_owned)
+        .collect();
+    let not_working_count = not_working.len();
+    not_working.truncate(Report::MAX_NAMES);
+    let text = serde_json::to_string(&Report {
+        current_load: request.current_load,
+        metrics: request.metrics.clone(),
+        at,
+        not_working,
+        not_working_count,
+    })
+    .map_err(|_| Reject::field("metrics", "a JSON object"))?;
+    if text.len() > Renew::MAX_STATS_BYTES {
+        return Err(Reject::field("metrics", "at most 16 KiB of JSON"));
+    }
+    Ok(text)
+}
+
 struct Kept {
     presence: Option<Lease>,
     cameras: Vec<Lease>,
@@ -123,13 +152,11 @@ struct Kept {
 async fn renew(
     app: &App,
     caller: &Caller,
-    runner: &Runner,
+    holder: Holder,
+    live: Vec<Lease>,
     believed: &[String],
     report: &str,
 ) -> Result<(Kept, Vec<LostLease>), Reject> {
-    let holder = runners::holder(runner)?;
-    let mut live = ops::live_of(app, &holder, Some(&runner.tenant_id)).await?;
-    live.retain(|lease| lease.key.kind() == CAMERA || lease.key.kind() == RUNNER);
     let known: HashSet<String> = live.iter().map(|lease| lease.id.to_string()).collect();
     let mut ids: HashMap<(lease::Key, lease::Token), String> = HashMap::new();
     let mut asked: Vec<Renewal> = live

@@ -1,9 +1,10 @@
-//! The registry: cameras, zones, sites and runners as records of the authority, so that they live in
+//! The registry: cameras, zones, sites, runners and deployments as records of the authority, so that they live in
 //! whatever home the leases live in. Who may have which camera is computed here from what is stored.
 
 pub(crate) mod admission;
 pub(crate) mod assignment;
 pub(crate) mod cameras;
+pub(crate) mod deployments;
 pub(crate) mod heartbeat;
 pub(crate) mod housekeeping;
 pub(crate) mod items;

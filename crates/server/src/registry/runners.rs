@@ -29,6 +29,36 @@ pub(crate) struct Report {
     pub current_load: u32,
     #[serde(default)]
     pub metrics: Map<String, Value>,
+    /// When it was made: what the runner got since is not in it.
+    #[serde(default)]
+    pub at: UnixMillis,
+    /// The cameras that it had and did not report as working, as far as they fit.
+    #[serde(default)]
+    pub not_working: Vec<String>,
+    /// How many these are.
+    #[serde(default)]
+    pub not_working_count: usize,
+}
+
+impl Report {
+    /// More names than a report has room for beside everything else in it.
+    pub const MAX_NAMES: usize = 16;
+
+    /// The report that came with the last renewal of a presence.
+    pub fn of(presence: &Lease) -> Self {
+        presence
+            .stats
+            .as_deref()
+            .and_then(|text| serde_json::from_str(text).ok())
+            .unwrap_or_default()
+    }
+
+    /// Whether a camera was reported as working by a runner that has had it since then.
+    pub fn works(&self, camera: &str, since: UnixMillis) -> bool {
+        since < self.at
+            && self.not_working_count <= Self::MAX_NAMES
+            && !self.not_working.iter().any(|it| it == camera)
+    }
 }
 
 pub(crate) fn unknown() -> Reject {
@@ -353,9 +383,7 @@ pub(crate) fn view(
     presence: Option<&Lease>,
     cameras: Vec<String>,
 ) -> leasehold_api::Runner {
-    let report: Report = presence
-        .and_then(|lease| serde_json::from_str(lease.stats.as_deref()?).ok())
-        .unwrap_or_default();
+    let report = presence.map(Report::of).unwrap_or_default();
     let it = &runner.value;
     leasehold_api::Runner {
         runner_id: it.runner_id.clone(),

@@ -3,6 +3,7 @@
 mod acquire;
 mod authority;
 mod cameras;
+mod deployments;
 mod events;
 mod fences;
 mod history;
@@ -41,5 +42,6 @@ pub(super) fn router() -> OpenApiRouter<App> {
         .merge(zones::router())
         .merge(sites::router())
         .merge(plan::router())
+        .merge(deployments::router())
         .merge(authority::router())
 }

@@ -1,4 +1,6 @@
-use lease::{Incarnation, Revision, UnixMillis};
+use std::collections::BTreeSet;
+
+use lease::{Incarnation, Revision, UnixMillis, registry::DeploymentState};
 
 use super::*;
 
@@ -18,6 +20,7 @@ fn camera(name: &str) -> Found<Camera> {
 fn member(name: &str, capacity: u32) -> Member {
     Member {
         present: true,
+        report: Report::default(),
         runner: Runner {
             runner_id: name.into(),
             tenant_id: "t".into(),
@@ -47,6 +50,8 @@ fn site(cameras: usize, runners: Vec<Member>) -> Site {
             .collect(),
         runners,
         holders: HashMap::new(),
+        held_since: HashMap::new(),
+        deployments: Vec::new(),
         troubles: HashMap::new(),
         now: UnixMillis::new(0),
     }
@@ -176,4 +181,73 @@ fn a_camera_that_is_switched_off_is_given_up_and_counts_for_nobody() {
     assert!(site.holders.contains_key("one-more"));
     site.cameras[3].value.enabled = true;
     assert_eq!(site.plan().moves[0].to, None, "everybody is full now");
+}
+
+fn deployment(state: DeploymentState, shifted: &[&str]) -> Deployment {
+    Deployment {
+        tenant_id: "t".into(),
+        site_id: "s".into(),
+        deployment_group: "blue".into(),
+        from_version: "1".into(),
+        to_version: "2".into(),
+        step: 1,
+        health_timeout_ms: 1_000,
+        state,
+        shifted: shifted.iter().map(|it| (*it).to_owned()).collect(),
+        leaving: BTreeSet::new(),
+        waiting_since: None,
+        note: String::new(),
+        started_at: UnixMillis::new(0),
+        history: Vec::new(),
+    }
+}
+
+#[test]
+fn a_deployment_moves_what_was_shifted_and_nothing_else() {
+    let mut site = site(10, vec![member("a", 20)]);
+    follow(&mut site);
+    let mut green = member("b", 20);
+    green.runner.deployment_version = "2".into();
+    site.runners.push(green);
+    site.deployments = vec![deployment(DeploymentState::Running, &[])];
+    assert!(site.plan().moves.is_empty(), "the newcomer waits");
+    site.deployments = vec![deployment(DeploymentState::Running, &["cam-003"])];
+    let plan = site.plan();
+    assert_eq!(plan.moves.len(), 1);
+    assert_eq!(plan.moves[0].camera_uuid, "cam-003");
+    assert_eq!(plan.moves[0].reason, "deployment");
+    assert_eq!(plan.moves[0].to.as_deref(), Some("b"));
+    follow(&mut site);
+    follow(&mut site);
+    assert_eq!(loads(&site), BTreeMap::from([("a", 9), ("b", 1)]));
+    assert!(site.plan().moves.is_empty());
+    site.deployments = vec![deployment(DeploymentState::Done, &[])];
+    follow(&mut site);
+    follow(&mut site);
+    assert_eq!(loads(&site), BTreeMap::from([("b", 10)]));
+    site.deployments = vec![deployment(DeploymentState::RolledBack, &[])];
+    follow(&mut site);
+    follow(&mut site);
+    assert_eq!(loads(&site), BTreeMap::from([("a", 10)]));
+}
+
+#[test]
+fn a_camera_is_rather_on_the_other_version_than_with_nobody() {
+    let mut site = site(6, vec![member("a", 20)]);
+    follow(&mut site);
+    let mut green = member("b", 4);
+    green.runner.deployment_version = "2".into();
+    site.runners.push(green);
+    site.deployments = vec![deployment(DeploymentState::Done, &[])];
+    follow(&mut site);
+    follow(&mut site);
+    assert_eq!(loads(&site), BTreeMap::from([("a", 2), ("b", 4)]), "full");
+    assert!(site.plan().moves.is_empty());
+    site.holders.clear();
+    follow(&mut site);
+    assert_eq!(loads(&site), BTreeMap::from([("a", 2), ("b", 4)]));
+    site.runners[1].present = false;
+    site.holders.retain(|_, holder| holder != "b");
+    follow(&mut site);
+    assert_eq!(loads(&site), BTreeMap::from([("a", 6)]));
 }

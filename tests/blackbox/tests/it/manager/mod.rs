@@ -10,3 +10,4 @@ mod others;
 mod outage;
 mod spread;
 mod stage;
+mod versions;

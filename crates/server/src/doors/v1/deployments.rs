@@ -1,0 +1,148 @@
+//! Deployments: begun, looked at, paused, resumed and rolled back.
+
+use ::lease::{RecordQuery, registry::DEPLOYMENT};
+use axum::extract::{Path, State};
+use http::StatusCode;
+use leasehold_api::{Deployment, DeploymentList, DeploymentRequest, paths};
+use serde::Deserialize;
+use utoipa::IntoParams;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{
+    leases::tenant,
+    pages::{after, page, prefix},
+};
+use crate::{
+    App, Json, JsonBody, Query, Reject,
+    auth::{Auth, Caller, RunnersAdmin, RunnersRead},
+    query::page_limit,
+    registry::deployments::{self, Order},
+};
+
+pub(super) fn router() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(list, start))
+        .routes(routes!(show))
+        .routes(routes!(pause))
+        .routes(routes!(resume))
+        .routes(routes!(rollback))
+}
+
+/// The tenant, the site and the group of a deployment.
+type Group = (String, String, String);
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct Filter {
+    /// Only this tenant.
+    tenant_id: Option<String>,
+    /// Only this site of the tenant.
+    site_id: Option<String>,
+    /// At most this many: 1 to 1000, 100 when absent.
+    limit: Option<usize>,
+    /// Where the page before ended.
+    cursor: Option<String>,
+}
+
+/// The last deployment of every group, by tenant, site and group.
+#[utoipa::path(get, path = paths::DEPLOYMENTS, tag = "deployments", security(("bearer" = ["runners:read"])),
+    params(Filter), responses((status = 200, body = DeploymentList)))]
+async fn list(
+    Auth(caller, _): Auth<RunnersRead>,
+    State(app): State<App>,
+    Query(filter): Query<Filter>,
+) -> Result<Json<DeploymentList>, Reject> {
+    let tenant_id = tenant(&caller, filter.tenant_id)?;
+    let query = RecordQuery {
+        kind: DEPLOYMENT.to_owned(),
+        prefix: prefix(tenant_id.as_deref(), filter.site_id.as_deref())?,
+        after: after(filter.cursor.as_deref())?,
+        limit: page_limit(filter.limit)?,
+    };
+    let (found, next_cursor) = page(&app, query).await?;
+    let mut shown = Vec::with_capacity(found.len());
+    for it in &found {
+        shown.push(deployments::shown(&app, it).await?);
+    }
+    Ok(Json(DeploymentList {
+        deployments: shown,
+        next_cursor,
+    }))
+}
+
+/// Begins to move the cameras of a group to another version.
+#[utoipa::path(post, path = paths::DEPLOYMENTS, tag = "deployments", security(("bearer" = ["runners:admin"])),
+    request_body = DeploymentRequest,
+    responses((status = 201, body = Deployment),
+        (status = 409, description = "Another deployment of this group is not over")))]
+async fn start(
+    Auth(caller, _): Auth<RunnersAdmin>,
+    State(app): State<App>,
+    JsonBody(request): JsonBody<DeploymentRequest>,
+) -> Result<(StatusCode, Json<Deployment>), Reject> {
+    let found = deployments::start(&app, &caller, request).await?;
+    let shown = deployments::shown(&app, &found).await?;
+    Ok((StatusCode::CREATED, Json(shown)))
+}
+
+/// The last deployment of a group.
+#[utoipa::path(get, path = paths::DEPLOYMENT, tag = "deployments", security(("bearer" = ["runners:read"])),
+    params(("tenant_id" = String, Path), ("site_id" = String, Path), ("deployment_group" = String, Path)),
+    responses((status = 200, body = Deployment), (status = 404, description = "Unknown")))]
+async fn show(
+    Auth(caller, _): Auth<RunnersRead>,
+    State(app): State<App>,
+    Path((tenant, site, group)): Path<Group>,
+) -> Result<Json<Deployment>, Reject> {
+    let found = deployments::load(&app, &caller, &tenant, &site, &group).await?;
+    deployments::shown(&app, &found).await.map(Json)
+}
+
+async fn ordered(
+    app: &App,
+    caller: &Caller,
+    (tenant, site, group): &Group,
+    order: Order,
+) -> Result<Json<Deployment>, Reject> {
+    let found = deployments::order(app, caller, (tenant, site, group), order).await?;
+    deployments::shown(app, &found).await.map(Json)
+}
+
+/// Shifts nothing further.
+#[utoipa::path(post, path = paths::DEPLOYMENT_PAUSE, tag = "deployments", security(("bearer" = ["runners:admin"])),
+    params(("tenant_id" = String, Path), ("site_id" = String, Path), ("deployment_group" = String, Path)),
+    responses((status = 200, body = Deployment), (status = 404, description = "Unknown"),
+        (status = 412, description = "It is over")))]
+async fn pause(
+    Auth(caller, _): Auth<RunnersAdmin>,
+    State(app): State<App>,
+    Path(group): Path<Group>,
+) -> Result<Json<Deployment>, Reject> {
+    ordered(&app, &caller, &group, Order::Pause).await
+}
+
+/// Shifts cameras again.
+#[utoipa::path(post, path = paths::DEPLOYMENT_RESUME, tag = "deployments", security(("bearer" = ["runners:admin"])),
+    params(("tenant_id" = String, Path), ("site_id" = String, Path), ("deployment_group" = String, Path)),
+    responses((status = 200, body = Deployment), (status = 404, description = "Unknown"),
+        (status = 412, description = "It is over")))]
+async fn resume(
+    Auth(caller, _): Auth<RunnersAdmin>,
+    State(app): State<App>,
+    Path(group): Path<Group>,
+) -> Result<Json<Deployment>, Reject> {
+    ordered(&app, &caller, &group, Order::Resume).await
+}
+
+/// Gives every camera back to the version before.
+#[utoipa::path(post, path = paths::DEPLOYMENT_ROLLBACK, tag = "deployments", security(("bearer" = ["runners:admin"])),
+    params(("tenant_id" = String, Path), ("site_id" = String, Path), ("deployment_group" = String, Path)),
+    responses((status = 200, body = Deployment), (status = 404, description = "Unknown")))]
+async fn rollback(
+    Auth(caller, _): Auth<RunnersAdmin>,
+    State(app): State<App>,
+    Path(group): Path<Group>,
+) -> Result<Json<Deployment>, Reject> {
+    ordered(&app, &caller, &group, Order::RollBack).await
+}

@@ -1,0 +1,350 @@
+//! Deployments: what a group of runners moves to, and the steps there. What the next step is, the kernel
+//! decides; which camera goes to which runner, the assignment does.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use lease::{
+    Committed, Expect, Key, Transaction, UnixMillis, Write,
+    registry::{DEPLOYMENT, Deployment, DeploymentState, Fleet, Seat, Side},
+};
+use leasehold_api::{Code, DeploymentRequest, Seconds};
+
+use super::{
+    Place,
+    assignment::{Member, Site},
+    enter, invalid,
+    store::{self, Found},
+};
+use crate::{App, Reject, auth::Caller};
+
+/// How often open deployments are looked at, in ms.
+const LOOK_MS: u64 = 1_000;
+/// How many cameras are shifted at once when nothing is said.
+const DEFAULT_STEP: u32 = 4;
+/// How long they may take when nothing is said, in ms.
+const DEFAULT_HEALTH_TIMEOUT_MS: u64 = 120_000;
+
+fn unknown() -> Reject {
+    Reject::new(Code::NotFound, "this group has no deployment")
+}
+
+/// Takes every open deployment on, until it is dropped.
+pub(crate) async fn run(app: App) {
+    loop {
+        let clock = app.clock();
+        clock.sleep_until(clock.boot().plus(LOOK_MS)).await;
+        if let Err(error) = look(&app).await {
+            tracing::debug!(?error, "deployments not looked at");
+        }
+    }
+}
+
+async fn look(app: &App) -> Result<(), Reject> {
+    let authority = app.authority();
+    let all: Vec<Found<Deployment>> = store::all(authority, DEPLOYMENT, String::new()).await?;
+    for found in all.iter().filter(|it| it.value.state.is_open()) {
+        let deployment = &found.value;
+        let place = Place::new(&deployment.tenant_id, &deployment.site_id)?;
+        let site = Site::load(authority, &place).await?;
+        let Some(next) = deployment.advance(&fleet(&site, deployment), site.now) else {
+            continue;
+        };
+        // Another server that looks at the same time does the same; one of them is first.
+        if write(app, found.expect(), &next, site.now).await?
+            && deployment.history.len() != next.history.len()
+        {
+            tracing::info!(
+                group = next.deployment_group,
+                version = next.to_version,
+                state = next.state.as_str(),
+                "deployment {}",
+                next.note
+            );
+        }
+    }
+    Ok(())
+}
+
+/// How everything stands in a deployment.
+fn fleet<'a>(site: &'a Site, deployment: &Deployment) -> Fleet<'a> {
+    let by_name: BTreeMap<&str, &Member> = site
+        .runners
+        .iter()
+        .map(|it| (it.runner.runner_id.as_str(), it))
+        .collect();
+    let new: Vec<&Member> = site
+        .runners
+        .iter()
+        .filter(|it| it.side(deployment) == Some(Side::New))
+        .collect();
+    let held = |member: &Member| {
+        let id = &member.runner.runner_id;
+        site.holders.values().filter(|it| *it == id).count()
+    };
+    let takes = new.iter().filter(|it| it.takes());
+    let cameras = site
+        .cameras
+        .iter()
+        .map(|it| &it.value)
+        .filter(|camera| site.rest(camera).is_none());
+    Fleet {
+        runners: new.iter().filter(|it| it.present).count(),
+        room: takes
+            .map(|it| (it.runner.capacity as usize).saturating_sub(held(it)))
+            .sum(),
+        cameras: cameras
+            .map(|camera| {
+                let name = camera.camera_uuid.as_str();
+                let holder = site
+                    .holders
+                    .get(name)
+                    .and_then(|it| by_name.get(it.as_str()));
+                let seat = if new.iter().any(|it| site.fails_on(camera, it)) {
+                    Seat::Failed
+                } else {
+                    match holder.map(|it| (it, it.side(deployment))) {
+                        Some((member, Some(Side::New))) => {
+                            let since = site.held_since.get(name);
+                            if since.is_some_and(|since| member.report.works(name, *since)) {
+                                Seat::Working
+                            } else {
+                                Seat::Starting
+                            }
+                        }
+                        Some((_, Some(Side::Old))) if !site.troubles.contains_key(name) => {
+                            Seat::Old
+                        }
+                        _ => Seat::Other,
+                    }
+                };
+                (name, seat)
+            })
+            .collect(),
+    }
+}
+
+fn key(place: &Place, group: &str) -> Result<Key, Reject> {
+    if !lease::registry::is_name(group) {
+        return Err(unknown());
+    }
+    place.key(DEPLOYMENT, group)
+}
+
+/// The deployment of a group.
+pub(crate) async fn load(
+    app: &App,
+    caller: &Caller,
+    tenant: &str,
+    site: &str,
+    group: &str,
+) -> Result<Found<Deployment>, Reject> {
+    let place = enter(caller, tenant, site)?;
+    store::load(app.authority(), key(&place, group)?)
+        .await?
+        .ok_or_else(unknown)
+}
+
+async fn write(
+    app: &App,
+    expect: Expect,
+    deployment: &Deployment,
+    now: UnixMillis,
+) -> Result<bool, Reject> {
+    let write: Write = store::put(
+        expect.key.clone(),
+        deployment,
+        deployment.started_at,
+        now,
+        deployment.state.as_str(),
+    )?;
+    let transaction = Transaction {
+        expect: vec![expect],
+        writes: vec![write],
+        ..Transaction::default()
+    };
+    let committed = app.authority().commit(transaction).await?;
+    Ok(matches!(committed, Committed::Done { .. }))
+}
+
+/// Begins one. The one before in the same group must have ended.
+pub(crate) async fn start(
+    app: &App,
+    caller: &Caller,
+    request: DeploymentRequest,
+) -> Result<Found<Deployment>, Reject> {
+    let place = enter(caller, &request.tenant_id, &request.site_id)?;
+    let site = Site::load(app.authority(), &place).await?;
+    let from_version = match request.from_version {
+        Some(version) => version,
+        None => usual_version(&site, &request.deployment_group, &request.to_version).ok_or_else(
+            || {
+                Reject::field(
+                    "from_version",
+                    "the version to move from: the group has no runners of another version",
+                )
+            },
+        )?,
+    };
+    let mut deployment = Deployment {
+        tenant_id: request.tenant_id,
+        site_id: request.site_id,
+        deployment_group: request.deployment_group,
+        from_version,
+        to_version: request.to_version,
+        step: request.step.unwrap_or(DEFAULT_STEP),
+        health_timeout_ms: request
+            .health_timeout_seconds
+            .map_or(DEFAULT_HEALTH_TIMEOUT_MS, Seconds::millis),
+        state: DeploymentState::Running,
+        shifted: BTreeSet::new(),
+        leaving: BTreeSet::new(),
+        waiting_since: None,
+        note: String::new(),
+        started_at: site.now,
+        history: Vec::new(),
+    };
+    deployment.validate().map_err(invalid)?;
+    // What the new version has already stays with it.
+    deployment.shifted = fleet(&site, &deployment)
+        .cameras
+        .iter()
+        .filter(|(_, seat)| matches!(seat, Seat::Working | Seat::Starting))
+        .map(|(name, _)| (*name).to_owned())
+        .collect();
+    let key = key(&place, &deployment.deployment_group)?;
+    let before: Option<Found<Deployment>> = store::load(app.authority(), key.clone()).await?;
+    let expect = match before {
+        Some(before) if before.value.state.is_open() => {
+            return Err(Reject::new(
+                Code::AlreadyExists,
+                format!(
+                    "version {} is being deployed: roll it back or let it finish first",
+                    before.value.to_version
+                ),
+            ));
+        }
+        Some(before) => {
+            deployment.history.clone_from(&before.value.history);
+            before.expect()
+        }
+        None => store::absent(key.clone()),
+    };
+    let (from, to) = (&deployment.from_version, &deployment.to_version);
+    let what = format!("started from version {from} to version {to}");
+    deployment.record(site.now, what);
+    if !write(app, expect, &deployment, site.now).await? {
+        return Err(store::contended());
+    }
+    store::load(app.authority(), key).await?.ok_or_else(unknown)
+}
+
+/// The version that most present runners of a group have, beside the new one.
+fn usual_version(site: &Site, group: &str, new: &str) -> Option<String> {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for member in site.runners.iter().filter(|it| it.present) {
+        let runner = &member.runner;
+        if runner.deployment_group == group && runner.deployment_version != new {
+            *counts.entry(&runner.deployment_version).or_default() += 1;
+        }
+    }
+    let (version, _) = counts.into_iter().max_by_key(|(_, count)| *count)?;
+    Some(version.to_owned())
+}
+
+/// What an operator orders.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Order {
+    Pause,
+    Resume,
+    RollBack,
+}
+
+/// Orders a deployment to do something. One that does it already is left as it is.
+pub(crate) async fn order(
+    app: &App,
+    caller: &Caller,
+    (tenant, site, group): (&str, &str, &str),
+    order: Order,
+) -> Result<Found<Deployment>, Reject> {
+    use DeploymentState::{Done, Paused, RolledBack, Running};
+    for _ in 0..store::ATTEMPTS {
+        let found = load(app, caller, tenant, site, group).await?;
+        let now = app.authority().now().await?;
+        let mut next = found.value.clone();
+        match (order, next.state) {
+            (Order::Pause, Paused) | (Order::Resume, Running) | (Order::RollBack, RolledBack) => {
+                return Ok(found);
+            }
+            (Order::Pause, Running) => {
+                next.state = Paused;
+                next.record(now, "paused");
+            }
+            (Order::Resume, Paused) => {
+                next.state = Running;
+                next.record(now, "resumed");
+            }
+            (Order::RollBack, Running | Paused | Done) => next.roll_back(now, "ordered"),
+            (Order::Pause | Order::Resume, Done | RolledBack) => {
+                return Err(Reject::new(
+                    Code::PreconditionFailed,
+                    format!("this deployment is over: {}", next.note),
+                ));
+            }
+        }
+        if write(app, found.expect(), &next, now).await? {
+            return load(app, caller, tenant, site, group).await;
+        }
+    }
+    Err(store::contended())
+}
+
+/// A deployment as callers see it.
+pub(crate) async fn shown(
+    app: &App,
+    found: &Found<Deployment>,
+) -> Result<leasehold_api::Deployment, Reject> {
+    let it = &found.value;
+    let place = Place::new(&it.tenant_id, &it.site_id)?;
+    let site = Site::load(app.authority(), &place).await?;
+    let on = |side: Side| {
+        let of_side: BTreeSet<&str> = site
+            .runners
+            .iter()
+            .filter(|member| member.side(it) == Some(side))
+            .map(|member| member.runner.runner_id.as_str())
+            .collect();
+        let holders = site.holders.values();
+        holders.filter(|it| of_side.contains(it.as_str())).count()
+    };
+    let runners_new = site
+        .runners
+        .iter()
+        .filter(|member| member.present && member.side(it) == Some(Side::New))
+        .count();
+    Ok(leasehold_api::Deployment {
+        tenant_id: it.tenant_id.clone(),
+        site_id: it.site_id.clone(),
+        deployment_group: it.deployment_group.clone(),
+        from_version: it.from_version.clone(),
+        to_version: it.to_version.clone(),
+        state: it.state.as_str().to_owned(),
+        note: it.note.clone(),
+        step: it.step,
+        health_timeout_seconds: Seconds::from_millis(it.health_timeout_ms),
+        shifted: it.shifted.iter().cloned().collect(),
+        cameras_old: on(Side::Old),
+        cameras_new: on(Side::New),
+        runners_new,
+        started_at: it.started_at.into(),
+        updated_at: found.updated_at.into(),
+        history: it
+            .history
+            .iter()
+            .map(|event| leasehold_api::DeploymentEvent {
+                at: event.at.into(),
+                to_version: event.to_version.clone(),
+                what: event.what.clone(),
+            })
+            .collect(),
+    })
+}
