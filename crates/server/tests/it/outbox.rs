@@ -17,9 +17,7 @@ use lapin::{
     },
     types::FieldTable,
 };
-use lease::{
-    Acquire, Acquired, Authority, EventQuery, Holder, Key, LeaseRef, RecordQuery, Revision, Ttl,
-};
+use lease::{Acquire, Acquired, Authority, EventQuery, Holder, Key, LeaseRef, Revision, Ttl};
 use leasehold_server::{EXCHANGE, Options};
 use leasehold_testkit::{RabbitMq, wait};
 use serde_json::{Value, json};
@@ -130,14 +128,9 @@ async fn work(authority: &dyn Authority, count: usize) {
 }
 
 async fn confirmed(authority: &dyn Authority) -> u64 {
-    let query = RecordQuery {
-        kind: "outbox".into(),
-        prefix: String::new(),
-        after: None,
-        limit: 1,
-    };
-    let page = authority.records(query).await.unwrap();
-    page.items.first().map_or(0, |record| {
+    let cursor = Key::new("outbox", "cursor").unwrap();
+    let record = authority.record(cursor).await.unwrap();
+    record.map_or(0, |record| {
         let cursor: Value = serde_json::from_str(&record.value).unwrap();
         cursor["after"].as_u64().unwrap()
     })
