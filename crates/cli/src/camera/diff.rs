@@ -29,15 +29,7 @@ impl std::fmt::Display for Change {
 /// A value, with the login of an address hidden: diffs end up in logs and tickets.
 fn shown(value: &Value) -> String {
     match value {
-        Value::String(text) => {
-            let hidden = text.split_once("://").and_then(|(scheme, rest)| {
-                let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
-                let (authority, path) = rest.split_at(end);
-                let (_, host) = authority.rsplit_once('@')?;
-                Some(format!("{scheme}://(hidden)@{host}{path}"))
-            });
-            hidden.unwrap_or_else(|| text.clone())
-        }
+        Value::String(text) => ::lease::redact::url(text),
         other => other.to_string(),
     }
 }
@@ -126,7 +118,7 @@ mod tests {
         );
         assert_eq!(
             shown,
-            ["~ rtsp_url: rtsp://(hidden)@h/s -> rtsp://(hidden)@h/s"]
+            ["~ rtsp_url: rtsp://ann:(hidden)@h/s -> rtsp://ann:(hidden)@h/s"]
         );
     }
 }
