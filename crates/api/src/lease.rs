@@ -11,8 +11,8 @@ use crate::{OutagePolicy, Seconds, Time};
 pub const CAMERA: &str = "camera";
 /// The kind of the leases that say which holders are present.
 pub const NODE: &str = "node";
-/// The incarnation of a holder that names none: then every process with that name counts as the
-/// same holder, which is what a program that keeps no state of its own wants.
+/// The incarnation of a holder that names none where it speaks of what it has already. An acquire
+/// without one gets an incarnation made up.
 pub const DEFAULT_INCARNATION: &str = "0";
 
 /// Which wire fields are kept as labels of the lease: (field, label).

@@ -35,7 +35,7 @@ pub struct RegisterRequest {
     /// What it can do.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub capabilities: Vec<String>,
-    /// This process start. Without one, all processes with its name count as one.
+    /// This process start. Without one, the runner is known by its host and port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub incarnation: Option<String>,
     /// How long it counts as present without a heartbeat: 1 to 3600, 60 when absent.
