@@ -110,6 +110,8 @@ pub const METRICS: &str = "/metrics";
 pub const OPENAPI: &str = "/api/openapi.json";
 /// The page that shows the specification.
 pub const DOCS: &str = "/api/docs";
+/// What each problem means and what to do about it.
+pub const PROBLEMS: &str = "/api/docs/problems";
 
 /// Puts values into a path, in order, each encoded so that it stays one segment.
 ///

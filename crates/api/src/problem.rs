@@ -1,5 +1,7 @@
 //! Every error as `application/problem+json`, with a code that tells a client what it may do next.
 
+use std::fmt::Write as _;
+
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
@@ -10,7 +12,7 @@ pub const MEDIA_TYPE: &str = "application/problem+json";
 
 macro_rules! codes {
     // `tt` for the word: the specification's macro does not read through a `literal`.
-    ($($(#[$doc:meta])* $name:ident = $word:tt, $status:literal, $retryable:literal, $no_side_effects:literal, $title:literal;)*) => {
+    ($($(#[$doc:meta])* $name:ident = $word:tt, $status:literal, $retryable:literal, $no_side_effects:literal, $title:literal, $advice:literal;)*) => {
         /// What went wrong, for programs.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize, ToSchema)]
         pub enum Code {
@@ -46,68 +48,104 @@ macro_rules! codes {
             pub const fn title(self) -> &'static str {
                 match self { $(Self::$name => $title,)* }
             }
+
+            /// What to do about it.
+            pub const fn advice(self) -> &'static str {
+                match self { $(Self::$name => $advice,)* }
+            }
         }
     };
 }
 
 codes! {
-    // name = word, status, retryable, has no side effects, title
+    // name = word, status, retryable, has no side effects, title, what to do
     /// No such lease is known.
-    LeaseNotFound = "LEASE_NOT_FOUND", 404, false, true, "No such lease";
-    /// The lease is over: it lapsed, was given back, or somebody else has the key.
-    LeaseExpired = "LEASE_EXPIRED", 410, false, true, "The lease is over";
+    LeaseNotFound = "LEASE_NOT_FOUND", 404, false, true, "No such lease",
+        "Stop the work that the lease protected and acquire again. Leases that ended long ago are forgotten, and so are those of a store that lost its data.";
+    /// The lease lapsed, or another holder has the key.
+    LeaseExpired = "LEASE_EXPIRED", 410, false, true, "The lease is over",
+        "Stop the work, then acquire again: the new lease has a greater token. `loss.reason` says whether it lapsed or another holder took the key. Renew at a third of the ttl.";
+    /// The holder gave the lease back.
+    LeaseReleased = "LEASE_RELEASED", 410, false, true, "The lease was released",
+        "Acquire again if the work goes on. Two parts of one program that share a lease should agree on who releases it.";
     /// The lease was taken away.
-    LeaseRevoked = "LEASE_REVOKED", 410, false, true, "The lease was revoked";
-    /// Somebody else has the key.
-    LeaseAlreadyHeld = "LEASE_ALREADY_HELD", 409, true, true, "Somebody else holds this key";
+    LeaseRevoked = "LEASE_REVOKED", 410, false, true, "The lease was revoked",
+        "Stop the work. `loss.detail` has the administrator's reason; acquire again only if that allows it.";
+    /// Another holder has the key.
+    LeaseAlreadyHeld = "LEASE_ALREADY_HELD", 409, true, true, "Another holder has this key",
+        "Try again after `retry_after_seconds`, or wait in the queue with `wait_seconds`. `held` names the holder where you may know it.";
     /// No such runner is registered.
-    RunnerNotFound = "RUNNER_NOT_FOUND", 404, false, true, "No such runner";
+    RunnerNotFound = "RUNNER_NOT_FOUND", 404, false, true, "No such runner",
+        "Register the runner again: it was removed, or was away for longer than `runners.forget_after`.";
     /// Another live incarnation has this runner id.
-    RunnerAlreadyRegistered = "RUNNER_ALREADY_REGISTERED", 409, true, true, "This runner id is in use";
+    RunnerAlreadyRegistered = "RUNNER_ALREADY_REGISTERED", 409, true, true, "This runner id is in use",
+        "Give each runner an id of its own. After a crash, wait until the presence of the former process has lapsed.";
     /// The holder has as many leases as it may have.
-    RunnerAtCapacity = "RUNNER_AT_CAPACITY", 409, true, true, "The holder is at its capacity";
+    RunnerAtCapacity = "RUNNER_AT_CAPACITY", 409, true, true, "The holder is at its capacity",
+        "Release something, raise the capacity, or let another holder take it.";
     /// No such camera is known.
-    CameraNotFound = "CAMERA_NOT_FOUND", 404, false, true, "No such camera";
+    CameraNotFound = "CAMERA_NOT_FOUND", 404, false, true, "No such camera",
+        "Look at `leasehold camera ls`: it was removed, or belongs to another tenant or site.";
     /// The camera is switched off.
-    CameraDisabled = "CAMERA_DISABLED", 409, false, true, "The camera is switched off";
+    CameraDisabled = "CAMERA_DISABLED", 409, false, true, "The camera is switched off",
+        "Switch it on with `leasehold camera enable`.";
     /// Something in the request is wrong: `errors` names each field.
-    ConfigInvalid = "CONFIG_INVALID", 400, false, true, "The request is not valid";
+    ConfigInvalid = "CONFIG_INVALID", 400, false, true, "The request is not valid",
+        "Correct every field in `errors`; `expected` says what each takes.";
     /// A version that was sent is not the current one.
-    ConfigVersionMismatch = "CONFIG_VERSION_MISMATCH", 409, false, true, "The configuration version is not current";
+    ConfigVersionMismatch = "CONFIG_VERSION_MISMATCH", 409, false, true, "The configuration version is not current",
+        "Read the configuration again and repeat the change on it.";
     /// Something with this name is there already.
-    AlreadyExists = "ALREADY_EXISTS", 409, false, true, "It exists already";
+    AlreadyExists = "ALREADY_EXISTS", 409, false, true, "It exists already",
+        "Choose another name, or change what is there with PUT.";
     /// A document changed since it was read.
-    PreconditionFailed = "PRECONDITION_FAILED", 412, false, true, "It was changed meanwhile";
+    PreconditionFailed = "PRECONDITION_FAILED", 412, false, true, "It was changed meanwhile",
+        "Read it again and repeat the change with the new `ETag`.";
     /// No credential, or a wrong one.
-    AuthenticationFailed = "AUTHENTICATION_FAILED", 401, false, true, "A valid token is needed";
+    AuthenticationFailed = "AUTHENTICATION_FAILED", 401, false, true, "A valid credential is needed",
+        "Send `Authorization: Bearer <API key>`. The first key is in the file `admin.token` of the data folder; `leasehold token create` makes others.";
     /// The credential does not reach this far.
-    AuthorizationFailed = "AUTHORIZATION_FAILED", 403, false, true, "This token may not do that";
+    AuthorizationFailed = "AUTHORIZATION_FAILED", 403, false, true, "This credential may not do that",
+        "Use a credential with the scope that `detail` names. Repeating the request does not help.";
     /// Too many acquires in too short a time.
-    RateLimited = "RATE_LIMITED", 429, true, true, "Too many requests";
+    RateLimited = "RATE_LIMITED", 429, true, true, "Too many requests",
+        "Wait for `retry_after_seconds`. The rate is `server.limits.acquires_per_second`.";
     /// The server has more to do than it can, and did not begin with this.
-    Overloaded = "OVERLOADED", 503, true, true, "The server is busy";
+    Overloaded = "OVERLOADED", 503, true, true, "The server is busy",
+        "Nothing happened: repeat after `retry_after_seconds`, with a pause that grows.";
     /// The store gave no answer. `outcome` says whether the request may have happened.
-    StoreUnavailable = "STORE_UNAVAILABLE", 503, true, false, "The store cannot be reached";
+    StoreUnavailable = "STORE_UNAVAILABLE", 503, true, false, "The store cannot be reached",
+        "Repeat the same request with the same holder and incarnation: what was granted is granted again, not twice. A holder keeps working until its own deadline. `leasehold doctor` looks at the store.";
     /// A fault of the server.
-    InternalError = "INTERNAL_ERROR", 500, false, false, "Something is wrong on the server";
+    InternalError = "INTERNAL_ERROR", 500, false, false, "Something is wrong on the server",
+        "Look for `request_id` in the server's log, and report it.";
     /// The service lease is held by another session.
-    LeaseBusy = "LEASE_BUSY", 409, true, true, "The service is in use";
+    LeaseBusy = "LEASE_BUSY", 409, true, true, "The service is in use",
+        "Wait until the session that has the service ends, or stop it.";
     /// No such session is known.
-    SessionNotFound = "SESSION_NOT_FOUND", 404, false, true, "No such session";
+    SessionNotFound = "SESSION_NOT_FOUND", 404, false, true, "No such session",
+        "Start one with an intent. Sessions that ended long ago are forgotten.";
     /// The session is over.
-    SessionExpired = "SESSION_EXPIRED", 410, false, true, "The session is over";
+    SessionExpired = "SESSION_EXPIRED", 410, false, true, "The session is over",
+        "Start a new session; heartbeats never revive one. `state` and `reason` say how it ended.";
     /// There is nothing at this path.
-    NotFound = "NOT_FOUND", 404, false, true, "There is nothing here";
+    NotFound = "NOT_FOUND", 404, false, true, "There is nothing here",
+        "Compare the path with `/api/docs`.";
     /// The path does not know this method.
-    MethodNotAllowed = "METHOD_NOT_ALLOWED", 405, false, true, "This method is not allowed here";
+    MethodNotAllowed = "METHOD_NOT_ALLOWED", 405, false, true, "This method is not allowed here",
+        "The header `Allow` lists the methods of this path.";
     /// The body is larger than the limit.
-    PayloadTooLarge = "PAYLOAD_TOO_LARGE", 413, false, true, "The body is too large";
+    PayloadTooLarge = "PAYLOAD_TOO_LARGE", 413, false, true, "The body is too large",
+        "Send less at a time, or raise `server.limits.body_bytes`.";
     /// The body is not JSON.
-    UnsupportedMediaType = "UNSUPPORTED_MEDIA_TYPE", 415, false, true, "Only application/json is accepted";
+    UnsupportedMediaType = "UNSUPPORTED_MEDIA_TYPE", 415, false, true, "Only application/json is accepted",
+        "Send the header `Content-Type: application/json`.";
     /// The request took longer than the limit; it may still have happened.
-    RequestTimeout = "REQUEST_TIMEOUT", 503, true, false, "The request took too long";
+    RequestTimeout = "REQUEST_TIMEOUT", 503, true, false, "The request took too long",
+        "As for `STORE_UNAVAILABLE`: repeat the same request with the same holder and incarnation.";
     /// The store that is in use cannot do this at all.
-    NotSupported = "NOT_SUPPORTED", 501, false, true, "This store cannot do that";
+    NotSupported = "NOT_SUPPORTED", 501, false, true, "This store cannot do that",
+        "`leasehold doctor` shows what the store in use can do.";
 }
 
 impl Code {
@@ -116,10 +154,40 @@ impl Code {
         Self::ALL.iter().copied().find(|code| code.as_str() == word)
     }
 
-    /// The identifier in a problem's `type`.
+    /// A problem's `type`: where the server explains it.
     pub fn type_uri(self) -> String {
-        format!("urn:leasehold:problem:{}", self.as_str().to_lowercase())
+        format!(
+            "{}#{}",
+            crate::paths::PROBLEMS,
+            self.as_str().to_lowercase()
+        )
     }
+}
+
+/// The catalogue of problems as a document.
+pub fn catalogue() -> String {
+    let mut text = String::from(
+        "# Problems\n\nEvery error is `application/problem+json` (RFC 9457). `code` is for programs, `type` leads to its \
+         paragraph here, which the server has at `/api/docs/problems`. *Retry* says whether the same request may \
+         succeed later, *nothing happened* whether that is certain.\n",
+    );
+    for code in Code::ALL {
+        let yes_no = |yes| if yes { "yes" } else { "no" };
+        let _ = write!(
+            text,
+            "\n## {code}\n\n{}. Status {}; retry: {}; nothing happened: {}.\n\n{}\n",
+            code.title(),
+            code.status(),
+            yes_no(code.retryable()),
+            if code.has_no_side_effects() {
+                "certain"
+            } else {
+                "not certain"
+            },
+            code.advice(),
+        );
+    }
+    text
 }
 
 impl std::fmt::Display for Code {
@@ -246,7 +314,7 @@ pub struct Problem {
     /// When a repeat may help.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_seconds: Option<Seconds>,
-    /// Why the lease is gone, for `LEASE_EXPIRED` and `LEASE_REVOKED`.
+    /// Why the lease is gone, for `LEASE_EXPIRED`, `LEASE_RELEASED` and `LEASE_REVOKED`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss: Option<Loss>,
     /// The authority's own failure, where it has one: see [`crate::authority::Fault`].
@@ -308,6 +376,19 @@ mod tests {
                 serde_json::json!(code.as_str())
             );
         }
+    }
+
+    #[test]
+    fn the_catalogue_is_the_documents_page() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/problems.md");
+        if std::env::var_os("LEASEHOLD_WRITE_DOCS").is_some() {
+            std::fs::write(page, catalogue()).unwrap();
+        }
+        assert_eq!(
+            std::fs::read_to_string(page).unwrap(),
+            catalogue(),
+            "docs/problems.md differs from the code; LEASEHOLD_WRITE_DOCS=1 writes it anew"
+        );
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The command line as a whole: the verbs, what all of them share, and how they end.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{ffi::OsString, path::PathBuf, process::ExitCode};
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
@@ -17,14 +17,14 @@ const ABOUT: &str = "\
 Who owns this work right now, until when and under which fencing token.
 
 A lease is exclusive, time-bounded ownership of a key such as `camera:front-door`. Each grant comes
-with a token that only ever grows, so that a receiver can refuse a holder that woke up late.";
+with a token that only ever grows, so that a receiver can reject a stale holder.";
 
 const EXAMPLES: &str = "\
 Examples:
-  leasehold serve                                   # a server, ready in a second
-  leasehold run job:nightly -- ./backup.sh          # run a program only while it owns the key
-  leasehold lease ls                                # who owns what
-  leasehold lease history job:nightly               # who owned it before, and why that ended";
+  leasehold serve                            # a server, ready in a second
+  leasehold run job:nightly -- ./backup.sh   # only while it owns the key
+  leasehold lease ls                         # who owns what
+  leasehold lease history job:nightly        # who owned it before";
 
 /// The whole command line.
 #[derive(Parser, Debug)]
@@ -143,18 +143,38 @@ impl Verb {
     }
 }
 
-/// Parses, runs the verb, and tells what went wrong.
+/// Parses, runs the verb, and reports what went wrong: as text, or with `--json` as a problem.
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
-    match cli.run() {
-        Ok(code) => code,
-        Err(failure) => {
-            if !failure.is_silent() {
-                anstream::eprintln!("{failure}");
-            }
-            failure.exit.into()
+    let json = wants_json(std::env::args_os());
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        // Help and the version are no mistakes.
+        Err(error) if !json || !error.use_stderr() => error.exit(),
+        Err(error) => {
+            let text = error.to_string();
+            let mistake = text.lines().next().unwrap_or_default();
+            let failure = Failure::new(Exit::Usage, mistake.trim_start_matches("error: "));
+            return report(&failure, json);
         }
+    };
+    cli.run().unwrap_or_else(|failure| report(&failure, json))
+}
+
+fn report(failure: &Failure, json: bool) -> ExitCode {
+    if failure.is_silent() {
+    } else if json {
+        eprintln!("{}", failure.to_json());
+    } else {
+        anstream::eprintln!("{failure}");
     }
+    failure.exit.into()
+}
+
+/// Whether this program, and not the one that it runs, was asked for JSON.
+fn wants_json(arguments: impl Iterator<Item = OsString>) -> bool {
+    arguments
+        .take_while(|argument| argument != "--")
+        .any(|argument| argument == "--json")
 }
 
 impl Cli {
@@ -227,6 +247,32 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         Cli::command().debug_assert();
+    }
+
+    /// A command that wraps is a command that is copied wrongly.
+    #[test]
+    fn examples_fit_on_a_line() {
+        fn visit(command: &clap::Command, long: &mut Vec<String>) {
+            let help = command.get_after_help().map(ToString::to_string);
+            let help = help.unwrap_or_default();
+            let examples = help.lines().filter(|line| line.starts_with("  leasehold "));
+            long.extend(
+                examples
+                    .filter(|line| line.chars().count() > 76)
+                    .map(str::to_owned),
+            );
+            command.get_subcommands().for_each(|verb| visit(verb, long));
+        }
+        let mut long = Vec::new();
+        visit(&Cli::command(), &mut long);
+        assert!(long.is_empty(), "{}", long.join("\n"));
+    }
+
+    #[test]
+    fn json_is_asked_for_before_the_command_of_run() {
+        let asked = |line: &str| wants_json(line.split(' ').map(OsString::from));
+        assert!(asked("leasehold lease ls --json"));
+        assert!(!asked("leasehold run job:a -- curl --json x"));
     }
 
     /// The help of every verb, as people see it.

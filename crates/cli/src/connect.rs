@@ -33,12 +33,17 @@ pub enum Credential {
     Missing,
 }
 
-/// The server's address: configured, or the local one.
+/// The server's address: configured, the one that the local server wrote down, or the default one.
 pub fn url(config: &Config) -> String {
-    config.client.url.clone().unwrap_or_else(|| {
-        let scheme = if uses_tls(config) { "https" } else { "http" };
-        format!("{scheme}://{}", config.server.listen)
-    })
+    if let Some(url) = &config.client.url {
+        return url.clone();
+    }
+    data_dir::find(config)
+        .and_then(|dir| data_dir::address(&dir))
+        .unwrap_or_else(|| {
+            let scheme = if uses_tls(config) { "https" } else { "http" };
+            format!("{scheme}://{}", config.server.listen)
+        })
 }
 
 fn uses_tls(config: &Config) -> bool {
@@ -115,10 +120,13 @@ fn trust(config: &Config) -> Result<Trust, Failure> {
     }
     // The local server's own certificate for development, when that is the server.
     if config.client.url.is_none()
-        && config.server.tls.self_signed
+        && url(config).starts_with("https://")
         && let Some(dir) = data_dir::find(config)
     {
-        return Ok(Trust::Exactly(read(&dir.join(DEVELOPMENT_CERTIFICATE))?));
+        let certificate = dir.join(DEVELOPMENT_CERTIFICATE);
+        if config.server.tls.self_signed || certificate.exists() {
+            return Ok(Trust::Exactly(read(&certificate)?));
+        }
     }
     Ok(Trust::Machine)
 }

@@ -1,7 +1,9 @@
-//! What the binary leaves with. Scripts rely on these numbers: they are in `--help` and never change
+//! What the binary exits with. Scripts rely on these numbers: they are in `--help` and never change
 //! their meaning.
 
 use std::{fmt, process::ExitCode};
+
+use leasehold_api::Code;
 
 /// Why the binary ended. The numbers follow `sysexits.h` where it has a word for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -96,6 +98,29 @@ impl Failure {
     }
 }
 
+impl Failure {
+    /// The same for programs: a problem as the HTTP interface has them.
+    pub fn to_json(&self) -> serde_json::Value {
+        let code = match self.exit {
+            Exit::Usage | Exit::Config => Some(Code::ConfigInvalid),
+            Exit::NotFound => Some(Code::NotFound),
+            Exit::Unreachable => Some(Code::StoreUnavailable),
+            Exit::NotAcquired => Some(Code::LeaseAlreadyHeld),
+            Exit::Denied => Some(Code::AuthorizationFailed),
+            Exit::Lost => Some(Code::LeaseExpired),
+            Exit::Failed | Exit::Broken | Exit::CheckFailed | Exit::Supervision => None,
+        };
+        serde_json::json!({
+            "type": code.map_or_else(|| "about:blank".to_owned(), Code::type_uri),
+            "title": code.map_or("The command failed", Code::title),
+            "code": code,
+            "detail": self.message,
+            "hint": self.hint,
+            "exit_code": self.exit as u8,
+        })
+    }
+}
+
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "error: {}", self.message)?;
@@ -117,13 +142,25 @@ impl From<lease::Error> for Failure {
         let failure = Self::new(exit, &error);
         match exit {
             Exit::Denied => failure.hint(
-                "give a token with LEASEHOLD_API_TOKEN or --token-file; `leasehold token create` makes one",
+                "give an API key with LEASEHOLD_API_TOKEN or --token-file; `leasehold token create` makes one",
             ),
-            Exit::Unreachable => {
-                failure.hint("is the server running (`leasehold serve`), and is --server right? `leasehold doctor` looks")
-            }
+            Exit::Unreachable => failure.hint(unreachable_hint(&error)),
             _ => failure,
         }
+    }
+}
+
+/// What to try when a server gave no answer: its words often show a mix-up.
+fn unreachable_hint(error: &lease::Error) -> &'static str {
+    let text = error.to_string();
+    if text.contains("InvalidContentType") {
+        "the server speaks plain HTTP: write http:// instead of https://"
+    } else if text.contains("invalid HTTP version") {
+        "the server probably speaks TLS: write https:// instead of http://"
+    } else if text.contains("UnknownIssuer") || text.contains("certificate") {
+        "the server's certificate is not trusted here: name its authority with --ca-file"
+    } else {
+        "is the server running (`leasehold serve`), and is --server right? `leasehold doctor` looks"
     }
 }
 

@@ -51,7 +51,7 @@ const MAX_KEY_BYTES: u64 = 4096;
 Examples:
   leasehold manager --config manager.yaml
   leasehold manager --config manager.yaml --check      # is the file right?
-  leasehold manager --config manager.yaml --dry-run    # what would it take, without taking it
+  leasehold manager --config manager.yaml --dry-run  # what would it take?
 
 The smallest manager.yaml:
   control_plane_url: https://leases.example:8740

@@ -22,9 +22,9 @@ use crate::{
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
-  leasehold migrate --from embedded:/var/lib/leasehold --to postgres://leasehold@db/leasehold --dry-run
-  leasehold migrate --from embedded:/var/lib/leasehold --to postgres://leasehold@db/leasehold
-  leasehold migrate --from redis://cache --to postgres://leasehold@db/leasehold --json
+  leasehold migrate --from embedded:/data --to postgres://db/lh --dry-run
+  leasehold migrate --from embedded:/data --to postgres://db/lh
+  leasehold migrate --from redis://cache --to postgres://db/lh --json
 
 Broken off in the middle? The same command again finishes it; with --abort it is called off, and the
 source can be served again. API tokens live in the data folder of each server, not in the store.")]

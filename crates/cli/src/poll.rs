@@ -28,7 +28,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 Examples:
   leasehold poll --config poll.yaml
   leasehold poll --config poll.yaml --store redis://localhost:6379/
-  leasehold poll --config poll.yaml --server https://leases.example    # over HTTP
+  leasehold poll --server https://leases.example   # over HTTP
 
 The smallest configuration; targets are the keys session:{id} in that Redis:
   poll:

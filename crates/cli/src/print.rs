@@ -29,6 +29,11 @@ pub fn json(value: &impl Serialize) -> Result<(), Failure> {
     line(&text)
 }
 
+/// Prints a lease as the HTTP interface shows it.
+pub fn lease_json(lease: &Lease) -> Result<(), Failure> {
+    json(&leasehold_api::Lease::from(lease))
+}
+
 /// Prints a value as YAML, for people to read and to edit.
 pub fn yaml(value: &impl Serialize) -> Result<(), Failure> {
     let text = serde_saphyr::to_string(value).map_err(|error| Failure::new(Exit::Failed, error))?;

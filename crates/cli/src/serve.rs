@@ -27,10 +27,10 @@ use crate::{
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
-  leasehold serve                                         # 127.0.0.1:8740, state in the data folder
-  leasehold serve --listen 0.0.0.0:8740 --tls-cert chain.pem --tls-key key.pem
-  leasehold serve --store memory:                         # forgets everything at the end
-  LEASEHOLD_TOKENS='[{\"token\":\"…\",\"scopes\":[\"leases:write\"]}]' leasehold serve
+  leasehold serve                       # 127.0.0.1:8740
+  leasehold serve --listen 0.0.0.0:8740 --tls-self-signed
+  leasehold serve --store memory:       # forgets everything at the end
+  leasehold serve --config leasehold.yaml
 
 Limits, proxies, allowed networks and sessions are set in the file: `leasehold config show` lists
 everything, `leasehold config show --variables` the environment.")]
@@ -90,6 +90,7 @@ pub async fn run(arguments: Arguments, shared: &Shared, mut config: Config) -> O
         .worker_name
         .get_or_insert_with(|| format!("worker-{}-{port}", holder::default_name()));
     let folder = data_dir::find(&config);
+    let command = own_command(shared);
     let url = store_url(&config, folder.as_ref())?;
     let mut options = options(&config, folder.clone())?;
     fit_connections(&mut options.limits, open_files());
@@ -114,7 +115,13 @@ pub async fn run(arguments: Arguments, shared: &Shared, mut config: Config) -> O
         .await
         .map_err(|error| Failure::new(Exit::Failed, format!("cannot open {url}: {error}")))?;
     let served = serve(&config, options, worker, &store, clock, async |server| {
-        greet(&server, &url, folder.as_ref())?;
+        let address = folder
+            .as_deref()
+            .map(|folder| data_dir::Address::write(folder, &reachable(&server.url())));
+        if let Some(Err(error)) = &address {
+            tracing::warn!(%error, "the address was not written into the data folder");
+        }
+        greet(&server, &url, folder.as_ref(), &command)?;
         server.run(stop.asked()).await.map_err(server_failed)
     })
     .await;
@@ -156,18 +163,55 @@ pub async fn close(store: &Store) -> Result<(), Failure> {
     })
 }
 
-/// Two lines: where it is, and what to type next.
-fn greet(server: &Server, store: &StoreUrl, folder: Option<&PathBuf>) -> Result<(), Failure> {
+/// Where it is, where the page is, and what to type next: a command that works as it stands.
+fn greet(
+    server: &Server,
+    store: &StoreUrl,
+    folder: Option<&PathBuf>,
+    command: &str,
+) -> Result<(), Failure> {
     print::line(&format!("listening on {}, state in {store}", server.url()))?;
-    let token = folder.map(|folder| folder.join(data_dir::ADMIN_TOKEN_FILE));
-    match token.filter(|file| file.exists()) {
-        Some(file) => print::line(&format!(
-            "try `leasehold lease acquire job:demo` on this machine; elsewhere, with the token in {}",
-            file.display()
-        )),
-        None => {
-            print::line("try `leasehold lease acquire job:demo` with one of the configured tokens")
+    let url = reachable(&server.url());
+    print::line(&format!("page     {}/", url.trim_end_matches('/')))?;
+    let key = folder.map(|folder| folder.join(data_dir::ADMIN_TOKEN_FILE));
+    match key.filter(|file| file.exists()) {
+        Some(file) => {
+            print::line(&format!("API key  in {}", file.display()))?;
+            print::line(&format!("try      {command} lease acquire job:demo"))
         }
+        None => print::line(&format!(
+            "try      {command} --server {url} lease acquire job:demo, with LEASEHOLD_API_TOKEN set to a configured API key"
+        )),
+    }
+}
+
+/// An address that a client on this machine can use: the one for all interfaces is none.
+fn reachable(url: &str) -> String {
+    url.replace("//0.0.0.0:", "//127.0.0.1:")
+        .replace("//[::]:", "//[::1]:")
+}
+
+/// How this program was called, so far as another verb needs it to find this server.
+fn own_command(shared: &Shared) -> String {
+    let mut command = std::env::args()
+        .next()
+        .unwrap_or_else(|| "leasehold".to_owned());
+    if let Some(folder) = &shared.data_dir {
+        command = format!("{command} --data-dir {}", quoted(&folder.to_string_lossy()));
+    }
+    if let Some(file) = &shared.config {
+        command = format!("{command} --config {}", quoted(&file.to_string_lossy()));
+    }
+    command
+}
+
+/// As a shell reads it back.
+fn quoted(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-:=@%+,".contains(&byte);
+    if !text.is_empty() && text.bytes().all(plain) {
+        text.to_owned()
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
     }
 }
 
@@ -236,6 +280,17 @@ fn server_failed(error: leasehold_server::Error) -> Failure {
     match error {
         Error::Unencrypted(address) => unencrypted(address),
         Error::Invalid(_) | Error::Tokens(_) | Error::Tls(_) | Error::Missing(_) => wrong(error),
+        Error::Listen {
+            address,
+            ref source,
+        } if source.kind() == std::io::ErrorKind::AddrInUse => {
+            Failure::new(Exit::Failed, format!("cannot serve: {error}")).hint(format!(
+                "another program listens on port {}, perhaps another `leasehold serve`: choose with --listen, \
+                 for example --listen 127.0.0.1:{}",
+                address.port(),
+                address.port().wrapping_add(1).max(1024)
+            ))
+        }
         Error::Listen { .. } | Error::Io(_) => {
             Failure::new(Exit::Failed, format!("cannot serve: {error}"))
         }

@@ -26,7 +26,7 @@ use crate::{
 #[command(after_help = "\
 Examples:
   leasehold worker --server https://leases.example:8740    # over HTTP
-  leasehold worker --store postgres://db/leasehold          # on the shared store itself")]
+  leasehold worker --store postgres://db/lh   # on the shared store itself")]
 pub struct Arguments {
     /// The shared store, instead of a server
     #[arg(long, value_name = "URL")]

@@ -205,7 +205,10 @@ impl Client {
             return outcome;
         }
         self.move_on(turn);
-        Err(Error::Unknown(format!("nothing within {limit:?}")))
+        let server = self.base(turn);
+        Err(Error::Unknown(format!(
+            "{server}: nothing within {limit:?}"
+        )))
     }
 
     async fn attempts<T: DeserializeOwned>(&self, call: &Call) -> Result<T, Error> {
@@ -252,7 +255,7 @@ impl Client {
                 } else {
                     Error::Unavailable
                 };
-                return Err(error(failure.text));
+                return Err(error(format!("{}: {}", self.base(turn), failure.text)));
             }
         };
         let status = response.status();

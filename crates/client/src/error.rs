@@ -31,6 +31,22 @@ impl Error {
         }
     }
 
+    /// Why a lease is gone, where the server said so.
+    pub fn loss(&self) -> lease::Loss {
+        match self {
+            Self::Problem(problem) if problem.loss.is_some() => problem
+                .loss
+                .as_ref()
+                .map_or(lease::Loss::Unknown, Into::into),
+            _ => match self.code() {
+                Some(Code::LeaseRevoked) => lease::Loss::Revoked { why: "".into() },
+                Some(Code::LeaseReleased) => lease::Loss::Released,
+                Some(Code::LeaseExpired) => lease::Loss::Expired,
+                _ => lease::Loss::Unknown,
+            },
+        }
+    }
+
     /// A definite *no*: the server decided, and asking again changes nothing by itself.
     pub fn is_definite(&self) -> bool {
         match self {

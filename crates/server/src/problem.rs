@@ -44,9 +44,9 @@ impl Reject {
     pub fn lost(loss: &lease::Loss) -> Self {
         let (code, detail) = match loss {
             lease::Loss::Expired => (Code::LeaseExpired, "the lease lapsed without renewal"),
-            lease::Loss::Stolen => (Code::LeaseExpired, "somebody else has the key now"),
-            lease::Loss::Released => (Code::LeaseExpired, "the lease was given back"),
-            lease::Loss::Revoked { .. } => (Code::LeaseRevoked, "the lease was taken away"),
+            lease::Loss::Stolen => (Code::LeaseExpired, "another holder has the key now"),
+            lease::Loss::Released => (Code::LeaseReleased, "the lease was released"),
+            lease::Loss::Revoked { .. } => (Code::LeaseRevoked, "the lease was revoked"),
             lease::Loss::Unknown => return Self::no_lease(),
         };
         let mut reject = Self::new(code, detail);

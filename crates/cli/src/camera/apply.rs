@@ -28,7 +28,7 @@ const MAX_BYTES: u64 = 64 * 1024 * 1024;
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
-  leasehold camera apply -f cameras.yaml --dry-run     # a diff; nothing changes
+  leasehold camera apply -f cameras.yaml --dry-run   # only a diff
   leasehold camera apply -f cameras.yaml
   leasehold camera apply -f - --tenant acme --site north < new.json
 

@@ -22,8 +22,8 @@ State:
 
 Examples:
   leasehold camera ls acme north
-  leasehold camera ls acme north --yaml > cameras.yaml     # `camera apply -f` reads it
-  leasehold camera ls acme north --json | jq -r 'select(.parked) | .camera_uuid'
+  leasehold camera ls acme north --yaml > cameras.yaml
+  leasehold camera ls acme north --json | jq -r .camera_uuid
 
 Logins in addresses are shown only to a token with the scope credentials:read.")]
 pub struct Arguments {

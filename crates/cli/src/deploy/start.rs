@@ -24,7 +24,7 @@ they get only what is shifted to them.
 
 Examples:
   leasehold deploy start acme north default --to 2.1
-  leasehold deploy start acme north default --to 2.1 --step 8 --health-timeout 60 --wait")]
+  leasehold deploy start acme north default --to 2.1 --step 8 --wait")]
 pub struct Arguments {
     #[command(flatten)]
     group: Group,

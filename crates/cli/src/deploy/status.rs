@@ -24,7 +24,7 @@ State:
 Examples:
   leasehold deploy status
   leasehold deploy status acme north default
-  leasehold deploy status --json | jq -r 'select(.state == \"rolled_back\") | .note'")]
+  leasehold deploy status --json | jq -r .note")]
 pub struct Arguments {
     /// Only this tenant
     #[arg(value_name = "TENANT")]

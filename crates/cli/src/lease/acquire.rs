@@ -3,8 +3,10 @@
 use std::{collections::BTreeMap, process::ExitCode, sync::Arc};
 
 use lease::{
-    Acquire, Acquired, Authority, Cause, Grace, Key, Labels, OnOutage, Refusal, Ttl, Want,
+    Acquire, Acquired, Authority, Cause, Grace, Key, Labels, Lease, OnOutage, Refusal, Ttl, Want,
 };
+
+use leasehold_api::LeaseList;
 
 use crate::{
     config::{Config, Period, check_timing},
@@ -22,8 +24,8 @@ use crate::{
 Examples:
   leasehold lease acquire job:nightly --ttl 1m
   leasehold lease acquire job:nightly --wait 10s --json
-  leasehold lease acquire --any tuner:0 tuner:1 tuner:2      # the first free one
-  leasehold lease acquire camera:a camera:b                  # both or none")]
+  leasehold lease acquire --any slot:0 slot:1     # the first free one
+  leasehold lease acquire job:a job:b             # both or none")]
 pub struct Arguments {
     /// What to own: KIND:ID
     #[arg(required = true, value_name = "KIND:ID")]
@@ -87,13 +89,24 @@ pub async fn run(arguments: Arguments, config: &Config, authority: &dyn Authorit
     match authority.acquire(request).await? {
         Acquired::Granted { leases, .. } => {
             if arguments.format.json {
-                print::json(&leases)?;
+                granted_json(&leases)?;
             } else {
                 print::leases(&leases, authority.now().await?)?;
             }
             Ok(ExitCode::SUCCESS)
         }
         Acquired::Refused(refusal) => Err(refused(&refusal)),
+    }
+}
+
+/// As the HTTP interface answers: one lease by itself, several as a list.
+fn granted_json(leases: &[Lease]) -> Result<(), Failure> {
+    match leases {
+        [lease] => print::lease_json(lease),
+        _ => print::json(&LeaseList {
+            leases: leases.iter().map(Into::into).collect(),
+            ..LeaseList::default()
+        }),
     }
 }
 

@@ -10,11 +10,11 @@ use crate::{
     print::{self, Format},
 };
 
-/// Show who holds a key; leaves with 66 when nobody does
+/// Show who holds a key; exits with 66 when nobody does
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Example:
-  leasehold lease get job:nightly --json | jq .holder.name")]
+  leasehold lease get job:nightly --json | jq -r .holder")]
 pub struct Arguments {
     /// The key
     #[arg(value_name = "KIND:ID")]
@@ -31,7 +31,7 @@ pub async fn run(arguments: Arguments, authority: &dyn Authority) -> Outcome {
         .await?
         .ok_or_else(|| free(&key))?;
     if format.json {
-        print::json(&lease)?;
+        print::lease_json(&lease)?;
     } else {
         print::leases(&[lease], authority.now().await?)?;
     }

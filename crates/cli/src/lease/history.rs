@@ -91,16 +91,7 @@ pub async fn read(
 fn show(found: &[Ownership], format: Format) -> Result<(), Failure> {
     if format.json {
         for owner in found {
-            let until = owner.until.as_ref();
-            print::json(&serde_json::json!({
-                "holder": owner.lease.holder,
-                "token": owner.lease.token,
-                "lease_id": owner.lease.id,
-                "from": print::time(owner.from),
-                "until": until.map(|(at, _)| print::time(*at)),
-                "ended_by": until.map(|(_, kind)| kind.as_str()),
-                "detail": owner.detail,
-            }))?;
+            print::json(&leasehold_api::Owner::from(owner))?;
         }
         return Ok(());
     }

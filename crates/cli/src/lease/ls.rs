@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use lease::{Authority, HolderName, LeaseQuery, Status};
+use lease::{Authority, HolderName, Lease, LeaseQuery, Status};
 
 use crate::{
     exit::Outcome,
@@ -18,7 +18,8 @@ const PAGE: usize = 1_000;
 Examples:
   leasehold lease ls
   leasehold lease ls --kind camera --holder runner-3
-  leasehold lease ls --json | jq -r .key        # one JSON object per line")]
+  leasehold lease ls --json | jq -r .holder
+  leasehold lease ls --all                 # the server's own leases too")]
 pub struct Arguments {
     /// Only this kind of key
     #[arg(long)]
@@ -29,6 +30,9 @@ pub struct Arguments {
     /// Only this status: pending, active, expired, released, revoked [default: all that is live]
     #[arg(long, value_parser = parse_status)]
     status: Option<Status>,
+    /// Also the kinds that belong to the server's own agents: sessions, tuners, nodes, …
+    #[arg(long)]
+    all: bool,
     /// At most so many
     #[arg(long, value_name = "COUNT", default_value_t = PAGE)]
     limit: usize,
@@ -52,7 +56,7 @@ pub async fn run(arguments: Arguments, authority: &dyn Authority) -> Outcome {
     if let Some(kind) = &query.kind {
         lease::check_kind(kind)?;
     }
-    let mut leases = Vec::new();
+    let (mut leases, mut hidden) = (Vec::new(), 0);
     let more = loop {
         query.limit = PAGE.min(arguments.limit.saturating_sub(leases.len()));
         if query.limit == 0 {
@@ -60,20 +64,26 @@ pub async fn run(arguments: Arguments, authority: &dyn Authority) -> Outcome {
         }
         let page = authority.leases(query.clone()).await?;
         query.after = page.items.last().map(|lease| lease.key.clone());
-        leases.extend(page.items);
+        let shown =
+            |lease: &Lease| arguments.all || query.kind.is_some() || !lease.key.is_reserved();
+        hidden += page.items.iter().filter(|lease| !shown(lease)).count();
+        leases.extend(page.items.into_iter().filter(shown));
         if !page.more || query.after.is_none() {
             break false;
         }
     };
     if arguments.format.json {
         for lease in &leases {
-            print::json(lease)?;
+            print::lease_json(lease)?;
         }
     } else {
         print::leases(&leases, authority.now().await?)?;
     }
     if more {
         eprintln!("there may be more: see --limit");
+    }
+    if hidden > 0 && !arguments.format.json {
+        eprintln!("{hidden} of the server's own are not shown: see --all");
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -11,12 +11,13 @@ mod verify;
 mod watch;
 
 use clap::Subcommand;
-use lease::{Authority, Key, Lease, Token};
+use lease::{Authority, EventQuery, Key, Lease, Token};
 
 use crate::{
     config::Config,
     connect,
     exit::{Exit, Failure, Outcome},
+    print,
 };
 
 pub use acquire::{parse_label, parse_policy, refused};
@@ -57,16 +58,46 @@ pub async fn run(verb: Verb, config: Config) -> Outcome {
 async fn held(authority: &dyn Authority, key: &Key, token: Token) -> Result<Lease, Failure> {
     match authority.lease(key.clone()).await? {
         Some(lease) if lease.token == token => Ok(lease),
-        Some(lease) => Err(Failure::new(
-            Exit::NotFound,
-            format!("{key} is not held under token {token} any more"),
-        )
-        .hint(format!(
+        Some(lease) => Err(lost(authority, key, token).await.hint(format!(
             "{} has it under token {}",
             lease.holder.name, lease.token
         ))),
-        None => Err(free(key)),
+        None => Err(lost(authority, key, token).await),
     }
+}
+
+/// How the lease of this token ended, as far as the history goes back.
+async fn lost(authority: &dyn Authority, key: &Key, token: Token) -> Failure {
+    let mut end = None;
+    let query = EventQuery {
+        key: Some(key.clone()),
+        ..EventQuery::default()
+    };
+    let read = history::read(authority, query, |event| {
+        let about = event.lease.as_ref();
+        if event.kind.ends_lease() && about.is_some_and(|lease| lease.token == token) {
+            end = Some(event);
+        }
+    });
+    // The reason is a courtesy: without a history the answer is still right.
+    let known = read.await.is_ok();
+    let message = match end {
+        Some(event) => {
+            let why = event
+                .detail
+                .map_or(String::new(), |why| format!(" ({why})"));
+            let kind = event.kind.as_str().replace('_', " ");
+            format!(
+                "{key} under token {token} is over: {kind} at {}{why}",
+                print::time(event.at)
+            )
+        }
+        None if known => {
+            format!("{key} was never held under token {token}, as far as the history goes back")
+        }
+        None => format!("{key} is not held under token {token}"),
+    };
+    Failure::new(Exit::NotFound, message)
 }
 
 fn free(key: &Key) -> Failure {

@@ -17,7 +17,7 @@ use crate::{
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Example:
-  token=$(leasehold lease acquire job:nightly --json | jq '.[0].token')
+  token=$(leasehold lease acquire job:nightly --json | jq .token)
   leasehold lease renew job:nightly --token $token")]
 pub struct Arguments {
     /// The key
@@ -46,7 +46,7 @@ pub async fn run(arguments: Arguments, authority: &dyn Authority) -> Outcome {
     };
     let renewed = authority.renew(request).await?.into_iter().next();
     match renewed.map(|renewed| renewed.outcome) {
-        Some(Ok(lease)) if arguments.format.json => print::json(&lease)?,
+        Some(Ok(lease)) if arguments.format.json => print::lease_json(&lease)?,
         Some(Ok(lease)) => print::leases(&[lease], authority.now().await?)?,
         Some(Err(loss)) => {
             let message = format!("{} is lost: {}", arguments.key, loss.as_str());

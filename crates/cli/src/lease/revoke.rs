@@ -46,7 +46,7 @@ pub async fn run(arguments: Arguments, authority: &dyn Authority) -> Outcome {
     request.validate()?;
     let revoked = authority.revoke(request).await?.ok_or_else(|| free(&key))?;
     if format.json {
-        print::json(&revoked)?;
+        print::lease_json(&revoked)?;
     } else {
         eprintln!(
             "revoked {key} from {} (token {})",

@@ -25,9 +25,9 @@ prints somewhere else, and give it with --head later: it pins everything before 
 Examples:
   leasehold lease verify
   leasehold lease verify job:nightly --json
-  leasehold lease verify --head 4711:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
+  leasehold lease verify --head \"$(cat noted-head)\"    # printed before
 
-Leaves with 80 and lists the faults, the first broken record first, when there are any.")]
+Exits with 80 and lists the faults, the first broken record first, when there are any.")]
 pub struct Arguments {
     /// Only this key
     #[arg(value_name = "KIND:ID")]

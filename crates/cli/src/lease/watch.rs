@@ -20,7 +20,7 @@ use crate::{
 Examples:
   leasehold lease watch
   leasehold lease watch job:nightly --json
-  leasehold lease watch --from 1200             # everything after revision 1200")]
+  leasehold lease watch --from 1200       # everything after revision 1200")]
 pub struct Arguments {
     /// Only this key
     #[arg(value_name = "KIND:ID")]
@@ -46,13 +46,17 @@ pub async fn run(arguments: Arguments, authority: Arc<dyn Authority>) -> Outcome
     let mut follower = Follower::new(authority, Arc::new(System), watching);
     loop {
         match follower.next().await? {
-            Change::Event(event) if arguments.format.json => print::json(&event)?,
+            Change::Event(event) if arguments.format.json => {
+                print::json(&leasehold_api::Event::from(&event))?;
+            }
             Change::Event(event) => print::event(&event)?,
             Change::Resync(Some(snapshot)) if arguments.format.json => {
-                let (revision, leases) = (snapshot.revision, snapshot.leases);
-                print::json(
-                    &serde_json::json!({"snapshot": {"revision": revision, "leases": leases}}),
-                )?;
+                let snapshot = leasehold_api::Snapshot {
+                    revision: snapshot.revision.get(),
+                    at: snapshot.at.into(),
+                    leases: snapshot.leases.iter().map(Into::into).collect(),
+                };
+                print::json(&serde_json::json!({ "snapshot": snapshot }))?;
             }
             Change::Resync(Some(snapshot)) => {
                 print::line(&format!("snapshot at revision {}:", snapshot.revision))?;

@@ -22,7 +22,7 @@ Status:
 Examples:
   leasehold runner ls
   leasehold runner ls --tenant acme --site north
-  leasehold runner ls --json | jq -r 'select(.status == \"inactive\") | .runner_id'")]
+  leasehold runner ls --json | jq -r '[.runner_id, .status]'")]
 pub struct Arguments {
     /// Only this tenant
     #[arg(long, value_name = "TENANT")]

@@ -48,7 +48,7 @@ pub struct Uncordon {
 #[command(after_help = "\
 Examples:
   leasehold runner drain edge-1
-  leasehold runner drain edge-1 --wait      # until it has no cameras, then exit")]
+  leasehold runner drain edge-1 --wait    # until it has no cameras")]
 pub struct Drain {
     /// The runners
     #[arg(value_name = "RUNNER", required = true)]

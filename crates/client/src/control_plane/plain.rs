@@ -1,7 +1,7 @@
 //! How to get along with a server that knows only the document's endpoints and fields.
 
 use leasehold_api::{
-    AcquireRequest, Camera, Code, Lease, Loss, LostLease, RegisterRequest, RenewRequest,
+    AcquireRequest, Camera, Code, Lease, LostLease, RegisterRequest, RenewRequest,
     RunnerHeartbeatAnswer,
 };
 use serde::de::DeserializeOwned;
@@ -110,7 +110,7 @@ pub(super) async fn renewed(
             Outcome::No(error) => answer.lost.push(LostLease {
                 lease_id: lease.lease_id.clone(),
                 camera_uuid: lease.camera_uuid.clone(),
-                loss: loss(&error),
+                loss: (&error.loss()).into(),
             }),
             Outcome::Unknown(error) => {
                 tracing::debug!(lease = lease.lease_id, %error, "not renewed");
@@ -118,18 +118,6 @@ pub(super) async fn renewed(
         }
     }
     answer
-}
-
-fn loss(error: &Error) -> Loss {
-    let reason = match error.code() {
-        Some(Code::LeaseRevoked) => "revoked",
-        Some(Code::LeaseExpired) => "expired",
-        _ => "unknown",
-    };
-    Loss {
-        reason: reason.to_owned(),
-        detail: None,
-    }
 }
 
 /// Cameras of a site that nobody holds, asked for one by one.

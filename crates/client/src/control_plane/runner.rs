@@ -14,7 +14,7 @@ use futures_util::{StreamExt as _, stream};
 use lease::{
     Acquire, Acquired, Answer, Authority, Capabilities, Cause, Clock, Committed, Departure,
     EventPage, EventQuery, HandoffState, HandoffStep, Holder, Key, Lease, LeaseId, LeaseQuery,
-    LeaseRef, Loss, Page, Record, RecordQuery, Refusal, Renew, Renewals, Renewed, Revision, Revoke,
+    LeaseRef, Page, Record, RecordQuery, Refusal, Renew, Renewals, Renewed, Revision, Revoke,
     Token, Transaction, Ttl, UnixMillis, Verdict, Want, Watch, Watching, history::SealPage,
 };
 use leasehold_api::{
@@ -433,11 +433,7 @@ impl RunnerClient {
                     expires_at: kept.expires_at.0,
                     ..lease.clone()
                 }),
-                Outcome::No(error) => Err(match error.code() {
-                    Some(Code::LeaseRevoked) => Loss::Revoked { why: "".into() },
-                    Some(Code::LeaseExpired) => Loss::Expired,
-                    _ => Loss::Unknown,
-                }),
+                Outcome::No(error) => Err(error.loss()),
                 Outcome::Unknown(_) => return None,
             };
             Some(Renewed {

@@ -79,7 +79,7 @@ async fn a_lease_lives_and_ends_through_the_door() {
         )
         .await;
     assert_eq!(status, 410, "{gone}");
-    assert_eq!(gone["code"], "LEASE_EXPIRED");
+    assert_eq!(gone["code"], "LEASE_RELEASED");
     assert_eq!(gone["loss"]["reason"], "released");
     let (_, valid) = server.call(READER, "POST", &validate, json!({})).await;
     assert_eq!(valid["active"], false);

@@ -7,14 +7,14 @@ use crate::cli_support::{SOON, Server, run};
 #[tokio::test]
 async fn a_lease_from_acquire_to_history() {
     let server = Server::start().await;
-    let leases = server
+    let granted = server
         .json(&[
             "lease", "acquire", "job:a", "--ttl", "1m", "--holder", "me", "--label", "site=x",
             "--json",
         ])
         .await;
-    let token = leases[0]["token"].to_string();
-    assert_eq!(leases[0]["labels"]["site"], "x");
+    let token = granted["token"].to_string();
+    assert_eq!(granted["site_id"], "x");
 
     let refused = server.run(&["lease", "acquire", "job:a"]).await;
     assert_eq!(refused.code, 75);
@@ -49,7 +49,7 @@ async fn a_lease_from_acquire_to_history() {
         token,
         "renewals never change it (L3)"
     );
-    assert_eq!(renewed["ttl"], 120_000);
+    assert_eq!(renewed["ttl_seconds"], 120);
 
     for said in ["released job:a", "nothing to release"] {
         let released = server
@@ -66,7 +66,7 @@ async fn a_lease_from_acquire_to_history() {
 
     let history = server.json(&["lease", "history", "job:a", "--json"]).await;
     assert_eq!(history["ended_by"], "lease_released");
-    assert_eq!(history["holder"]["name"], "me");
+    assert_eq!(history["holder"], "me");
     let nobody = server
         .run(&["lease", "history", "job:a", "--at", "2020-01-01T00:00:00Z"])
         .await;
@@ -79,10 +79,9 @@ async fn a_lease_from_acquire_to_history() {
 #[tokio::test]
 async fn l4_l5_several_keys_and_pools() {
     let server = Server::start().await;
-    let slot = |leases: &serde_json::Value| leases[0]["key"].as_str().map(str::to_owned);
     let any = ["lease", "acquire", "--any", "tuner:0", "tuner:1", "--json"];
-    assert_eq!(slot(&server.json(&any).await).as_deref(), Some("tuner:0"));
-    assert_eq!(slot(&server.json(&any).await).as_deref(), Some("tuner:1"));
+    assert_eq!(server.json(&any).await["id"], "0");
+    assert_eq!(server.json(&any).await["id"], "1");
     assert_eq!(server.run(&any).await.code, 75, "the pool is empty");
     let both = server.run(&["lease", "acquire", "job:b", "tuner:0"]).await;
     assert_eq!(both.code, 75, "all or nothing");
@@ -91,6 +90,15 @@ async fn l4_l5_several_keys_and_pools() {
         .run(&["lease", "ls", "--kind", "tuner", "--json"])
         .await;
     assert_eq!(listed.stdout.lines().count(), 2);
+    // Reserved kinds are shown to whoever asks for them.
+    let count = async |arguments: &[&str]| {
+        let listed = server.run(arguments).await;
+        listed.stdout.matches("\"kind\":\"tuner\"").count()
+    };
+    assert_eq!(count(&["lease", "ls", "--json"]).await, 0);
+    assert_eq!(count(&["lease", "ls", "--all", "--json"]).await, 2);
+    let several = ["lease", "acquire", "job:c", "job:d", "--json"];
+    assert_eq!(server.json(&several).await["leases"][1]["id"], "d");
 }
 
 #[tokio::test]
@@ -282,4 +290,69 @@ async fn wrong_words_are_refused_with_what_was_expected() {
     )
     .await;
     assert_eq!(ran.code, 78, "{}", ran.stderr);
+}
+
+#[tokio::test]
+async fn mistakes_are_told_in_the_form_that_was_asked_for() {
+    let server = Server::start().await;
+    let granted = server.json(&["lease", "acquire", "job:p", "--json"]).await;
+    let problem = |stderr: &str| -> serde_json::Value {
+        serde_json::from_str(stderr.lines().last().unwrap_or_default()).expect("a problem")
+    };
+    let held = server.run(&["lease", "acquire", "job:p", "--json"]).await;
+    let held = problem(&held.stderr);
+    assert_eq!(
+        (&held["code"], &held["exit_code"]),
+        (&"LEASE_ALREADY_HELD".into(), &75.into())
+    );
+    let wrong = server.run(&["lease", "ls", "--json", "--colour"]).await;
+    assert_eq!((wrong.code, wrong.stdout.as_str()), (2, ""));
+    assert_eq!(problem(&wrong.stderr)["code"], "CONFIG_INVALID");
+
+    // Why a lease is over, and the address that was asked.
+    let token = granted["token"].to_string();
+    let arguments = ["lease", "renew", "job:p", "--token", &token];
+    server
+        .run(&["lease", "revoke", "job:p", "--reason", "for a test"])
+        .await;
+    let lost = server.run(&arguments).await;
+    assert!(
+        lost.stderr.contains("lease revoked") && lost.stderr.contains("for a test"),
+        "{}",
+        lost.stderr
+    );
+    let nobody = format!("http://127.0.0.1:{}", leasehold_testkit::port::free());
+    let away = server.run(&["lease", "ls", "--server", &nobody]).await;
+    assert_eq!(away.code, 69);
+    assert!(away.stderr.contains(&nobody), "{}", away.stderr);
+    let tls = format!("https://{}", server.address);
+    let mixed = server.run(&["lease", "ls", "--server", &tls]).await;
+    assert!(mixed.stderr.contains("write http://"), "{}", mixed.stderr);
+}
+
+#[tokio::test]
+async fn a_taken_port_is_named_with_another() {
+    let server = Server::start().await;
+    let dir = Dir::new("second");
+    let taken = server.address.to_string();
+    let folder = dir.path().display().to_string();
+    let second = run(
+        &[
+            "serve",
+            "--store",
+            "memory:",
+            "--data-dir",
+            &folder,
+            "--listen",
+            &taken,
+        ],
+        &[],
+    )
+    .await;
+    assert_eq!(second.code, 1, "{}", second.stderr);
+    assert!(
+        second.stderr.contains(&taken) && second.stderr.contains("--listen 127.0.0.1:"),
+        "{}",
+        second.stderr
+    );
 }

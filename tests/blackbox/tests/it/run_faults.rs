@@ -87,10 +87,11 @@ impl Case {
     /// When the authority lets others have the key, on the machine's clock of deadlines.
     async fn expires_at_boot_ms(&self) -> u64 {
         let lease = self.server.json(&["lease", "get", "job:x", "--json"]).await;
+        let lease: leasehold_api::Lease = serde_json::from_value(lease).expect("a lease");
         let now = std::time::UNIX_EPOCH.elapsed().expect("after 1970");
         let unix_ms = u64::try_from(now.as_millis()).expect("fits");
         let offset = unix_ms - boot_ms();
-        lease["expires_at"].as_u64().expect("milliseconds") - offset
+        lease.expires_at.0.get() - offset
     }
 }
 

@@ -78,10 +78,10 @@ impl Case {
     async fn expires_at_boot_ms(&self) -> u64 {
         let get = self.cli(self.network.a(), &["lease", "get", "job:x", "--json"]);
         let lease = get.run().await.expect("it is held");
-        let lease: serde_json::Value = serde_json::from_str(&lease).expect("JSON");
+        let lease: leasehold_api::Lease = serde_json::from_str(&lease).expect("a lease");
         let now = std::time::UNIX_EPOCH.elapsed().expect("after 1970");
         let unix_ms = u64::try_from(now.as_millis()).expect("fits");
-        lease["expires_at"].as_u64().expect("milliseconds") - (unix_ms - boot_ms())
+        lease.expires_at.0.get() - (unix_ms - boot_ms())
     }
 }
 

@@ -24,13 +24,27 @@ async fn from_an_empty_folder_to_a_lease_in_two_commands() {
     let lease = server
         .json(&["lease", "acquire", "job:first", "--json"])
         .await;
-    assert_eq!(lease[0]["key"], "job:first");
+    assert_eq!(
+        (&lease["kind"], &lease["id"]),
+        (&"job".into(), &"first".into())
+    );
     let said = server.child.lines();
     let said: Vec<&String> = said.iter().filter(|line| !line.is_empty()).collect();
-    assert_eq!(said.len(), 2, "two lines: {said:?}");
+    assert_eq!(said.len(), 4, "four lines: {said:?}");
+    let url = format!("http://{}", server.address);
+    assert!(said[0].contains(&url), "{said:?}");
+    assert!(said[1].ends_with(&format!("{url}/")), "the page: {said:?}");
+    // What it says to type works as it stands, in a shell that knows nothing else.
+    let advice = said[3].strip_prefix("try").expect("a command").trim();
+    let typed = std::process::Command::new("sh")
+        .args(["-c", advice])
+        .env_clear()
+        .output()
+        .expect("a shell");
     assert!(
-        said[0].contains(&format!("http://{}", server.address)),
-        "{said:?}"
+        typed.status.success(),
+        "{advice}: {}",
+        String::from_utf8_lossy(&typed.stderr)
     );
     let secret = fs::read_to_string(token).expect("readable");
     assert!(
@@ -66,7 +80,7 @@ async fn l14_an_orderly_stop_keeps_leases_and_their_time() {
     );
     server.restart().await;
     let kept = server.json(&["lease", "get", "job:kept", "--json"]).await;
-    assert_eq!(kept["token"], lease[0]["token"]);
+    assert_eq!(kept["token"], lease["token"]);
     let token = kept["token"].to_string();
     let renewed = server
         .run(&["lease", "renew", "job:kept", "--token", &token])

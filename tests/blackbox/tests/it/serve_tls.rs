@@ -117,7 +117,7 @@ async fn a_certificate_of_one_s_own_is_served_to_those_who_trust_its_authority()
     ];
     let ran = run(&["lease", "ls", "--json"], &by_environment).await;
     assert_eq!(ran.code, 0, "{}", ran.stderr);
-    assert!(ran.stdout.contains("job:x"), "{}", ran.stdout);
+    assert!(ran.stdout.contains("\"id\":\"x\""), "{}", ran.stdout);
 
     // Without the authority, with another one, and under a name that it does not have: nothing is sent.
     let other = Papers::issue();
