@@ -95,6 +95,10 @@ pub struct AcquireRequest {
     /// Further facts that travel with the lease.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
+    /// Names this request for a slot of a pool: repeated with the same id by the same holder and
+    /// incarnation, it gets the same lease again. Kept as the label `request`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request_id: Option<String>,
     /// Whether the holder's proven death releases it at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub release_on_death: Option<bool>,
@@ -264,7 +268,8 @@ impl AcquireRequest {
             &self.config_version,
             &self.zone_version,
         ];
-        for ((field, label), value) in LEASE_LABELS.into_iter().zip(own) {
+        let request = [(("request_id", lease::REQUEST), &self.request_id)];
+        for ((field, label), value) in LEASE_LABELS.into_iter().zip(own).chain(request) {
             let Some(value) = value else { continue };
             if labels
                 .insert(label.to_owned(), value.clone())
@@ -381,6 +386,17 @@ mod tests {
             fields(r#"{"kind":"a","id":"1","holder":"h","ttl_seconds":3601}"#),
             ["ttl_seconds"]
         );
+    }
+
+    #[test]
+    fn a_request_id_is_a_label() {
+        let asked = check(
+            r#"{"pool":{"kind":"t","ids":["1"]},"holder":"h","incarnation":"1","request_id":"r-1"}"#,
+        );
+        assert_eq!(asked.unwrap().acquire.labels.request(), Some("r-1"));
+        let other =
+            r#"{"kind":"t","id":"1","holder":"h","request_id":"a","labels":{"request":"b"}}"#;
+        assert_eq!(fields(other), ["request_id"]);
     }
 
     #[test]

@@ -57,9 +57,10 @@ impl Client {
 
     fn acquire_call(&self, request: &AcquireRequest) -> Result<Call, Error> {
         let mut call = self.with_body(Method::POST, paths::ACQUIRE, request)?;
-        // The same holder and incarnation gets the same lease again; another slot of a pool it would
-        // get in addition, and without an incarnation it is not the only one with that name.
-        call.repeatable = request.pool.is_none() && request.incarnation.is_some();
+        // The same holder and incarnation gets the same lease again, of a pool with the same request id;
+        // without an incarnation it is not the only one with that name.
+        call.repeatable = request.incarnation.is_some()
+            && (request.pool.is_none() || request.request_id.is_some());
         let wait = request.wait_seconds.unwrap_or_default();
         call.limit += std::time::Duration::from_millis(wait.millis());
         Ok(call)

@@ -141,9 +141,10 @@ impl Authority for Remote {
         Box::pin(async move {
             let mut call = self.call("acquire", &request)?;
             call.limit += Duration::from_millis(request.wait_ms);
-            // The same holder gets the same lease again (L2). Another slot of a pool it would get in
-            // addition, a wait would lose its place, and force may hit the next holder.
-            call.repeatable = matches!(request.want, Want::All(_))
+            // The same holder gets the same lease again (L2), of a pool with the same request id (L5). A
+            // wait would lose its place, and force may hit the next holder.
+            call.repeatable = (matches!(request.want, Want::All(_))
+                || request.labels.request().is_some())
                 && request.wait_ms == 0
                 && request.force.is_none();
             Ok(self.client.call(call).await?)

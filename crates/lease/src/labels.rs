@@ -10,6 +10,8 @@ use crate::Invalid;
 pub const TENANT: &str = "tenant";
 /// The label that names the site.
 pub const SITE: &str = "site";
+/// The label by which a pool's grant is known to the request that was answered with it (L5).
+pub const REQUEST: &str = "request";
 
 /// Sorted facts about a lease, shared between the lease and its events. Most leases have none, and
 /// then they cost nothing.
@@ -69,6 +71,19 @@ impl Labels {
     /// The tenant this lease belongs to, if it is bound to one.
     pub fn tenant(&self) -> Option<&str> {
         self.get(TENANT)
+    }
+
+    /// The request that was answered with this lease, if it named itself: a pool grants it the same slot
+    /// again (L5).
+    pub fn request(&self) -> Option<&str> {
+        self.get(REQUEST)
+    }
+
+    /// The same labels with the id of a request. At most [`Labels::MAX_COUNT`] in all.
+    pub fn with_request(&self, id: &str) -> Result<Self, Invalid> {
+        let mut map = BTreeMap::from(self.clone());
+        map.insert(REQUEST.to_owned(), id.to_owned());
+        Self::new(map)
     }
 }
 

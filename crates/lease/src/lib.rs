@@ -39,7 +39,7 @@ pub use error::Error;
 pub use event::{Event, EventKind, EventLease, Terms};
 pub use holder::{Holder, HolderName, Identity, Incarnation};
 pub use key::{Key, RESERVED_KINDS, check_kind};
-pub use labels::{Labels, SITE, TENANT};
+pub use labels::{Labels, REQUEST, SITE, TENANT};
 pub use lease::{Handoff, HandoffStage, Lease, LeaseId, Loss, Revision, Status};
 pub use policy::{Grace, OnOutage};
 pub use record::{Committed, Expect, Record, Transaction, Write};

@@ -21,7 +21,8 @@ use std::{
 };
 
 use lease::{
-    Authority, Clock, Error, Event, EventKind, Holder, HolderName, Key, Labels, TENANT, Watching,
+    Authority, Clock, Error, Event, EventKind, Holder, HolderName, Key, Labels, REQUEST, TENANT,
+    Watching,
     session::{self, Session, State},
 };
 use leasehold_client::{Announced, Change, Follower, Keeper, Presence, keeper};
@@ -86,12 +87,16 @@ impl Context {
     }
 }
 
-/// What a session's leases say about it.
+/// What a session's leases say about it. A session has one tuner, however often it is asked for: its id is
+/// that of the request, too (L5).
 fn labels(session: &Session) -> Labels {
-    let mut labels = vec![(
-        "session".to_owned(),
-        session::key(session.session_id).to_string(),
-    )];
+    let mut labels = vec![
+        (
+            "session".to_owned(),
+            session::key(session.session_id).to_string(),
+        ),
+        (REQUEST.to_owned(), session.session_id.to_string()),
+    ];
     let tenant = session.tenant.clone();
     labels.extend(tenant.map(|tenant| (TENANT.to_owned(), tenant)));
     Labels::new(labels.into_iter().collect()).unwrap_or_default()
@@ -291,9 +296,11 @@ fn see(context: &Arc<Context>, event: &Event) {
             }
         }
         EventKind::RecordRemoved => order(context, &event.key, Order::Gone),
-        EventKind::LeaseExpired | EventKind::LeaseRevoked => {
-            order(context, &event.key, Order::Expired);
-        }
+        // A session without its lease is over, whoever ended that.
+        EventKind::LeaseExpired
+        | EventKind::LeaseRevoked
+        | EventKind::LeaseReleased
+        | EventKind::LeaseStolen => order(context, &event.key, Order::Expired),
         _ => {}
     }
 }

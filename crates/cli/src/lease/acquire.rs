@@ -3,7 +3,8 @@
 use std::{collections::BTreeMap, process::ExitCode, sync::Arc};
 
 use lease::{
-    Acquire, Acquired, Authority, Cause, Grace, Key, Labels, Lease, OnOutage, Refusal, Ttl, Want,
+    Acquire, Acquired, Authority, Cause, Grace, Key, Labels, Lease, OnOutage, REQUEST, Refusal,
+    Ttl, Want,
 };
 
 use leasehold_api::LeaseList;
@@ -73,6 +74,12 @@ pub async fn run(arguments: Arguments, config: &Config, authority: &dyn Authorit
     let want = if arguments.any { Want::Any } else { Want::All };
     let mut labels: BTreeMap<String, String> = config.lease.labels;
     labels.extend(arguments.labels);
+    if arguments.any {
+        // So that a request whose answer was lost can be repeated.
+        let id = leasehold_client::new_incarnation();
+        let named = labels.entry(REQUEST.to_owned());
+        named.or_insert_with(|| id.as_str().to_owned());
+    }
     let request = Acquire {
         on_outage: arguments.on_outage,
         wait_ms: arguments.wait.millis(),

@@ -13,11 +13,19 @@ use crate::wait::limited;
 /// How often a grant that came after a wait is confirmed before it is given back.
 const CONFIRM_ATTEMPTS: u32 = 3;
 
-pub(super) async fn acquire(alive: Arc<Alive>, request: Acquire) -> Result<Vec<Guard>, Error> {
+pub(super) async fn acquire(alive: Arc<Alive>, mut request: Acquire) -> Result<Vec<Guard>, Error> {
     request.validate().map_err(lease::Error::from)?;
     if request.holder != alive.core.holder {
         let wrong = Invalid::new("holder", "the holder that the keeper was started for");
         return Err(lease::Error::from(wrong).into());
+    }
+    if matches!(request.want, Want::Any(_)) && request.labels.request().is_none() {
+        // So that an answer that was lost can be asked for again (L5).
+        let id = crate::new_incarnation();
+        request.labels = request
+            .labels
+            .with_request(id.as_str())
+            .map_err(lease::Error::from)?;
     }
     let asking = Asking::begin(&alive.core, &request).await?;
     let (answer, guards) = oneshot::channel();
@@ -48,14 +56,7 @@ impl Asking {
         let start = core.clock.boot();
         let mut changes = core.changes.subscribe();
         loop {
-            let busy = {
-                let mut registry = core.registry();
-                let asked = registry.ask(&keys, &core.holder);
-                if asked.is_ok() && pool {
-                    registry.pools += 1;
-                }
-                asked
-            };
+            let busy = core.registry().ask(&keys, &core.holder);
             let (error, patience_ms) = match busy {
                 Ok(()) => break,
                 Err(Busy::Stopping) => return Err(Error::Stopped),
@@ -84,37 +85,34 @@ impl Asking {
 
 impl Drop for Asking {
     fn drop(&mut self) {
-        let mut registry = self.core.registry();
-        registry.asked(&self.keys);
-        if self.pool {
-            registry.pools -= 1;
-        }
-        drop(registry);
+        self.core.registry().asked(&self.keys);
         self.core.changed();
     }
 }
 
 async fn ask(
     alive: Arc<Alive>,
-    request: Acquire,
+    mut request: Acquire,
     asking: Asking,
     mut answer: oneshot::Sender<Result<Vec<Guard>, Error>>,
 ) {
     let core = alive.core.clone();
-    let sent = core.clock.boot();
-    let limit_ms = request.wait_ms + core.options.call_limit_ms;
-    let waits = request.wait_ms > 0;
-    let call = limited(
-        &*core.clock,
-        limit_ms,
-        core.authority.acquire(request.clone()),
-    );
-    let acquired = tokio::select! {
-        acquired = call => acquired.unwrap_or_else(|| {
-            Err(lease::Error::Unknown(format!("no answer within {limit_ms} ms")))
-        }),
-        // Only a wait is cut short; a plain request is quick, and then its outcome is known.
-        () = answer.closed(), if waits => Err(lease::Error::Unknown("nobody waits any more".into())),
+    let wait_until = core.clock.boot().plus(request.wait_ms);
+    let mut repeat = Repeat::default();
+    let (acquired, sent) = loop {
+        let sent = core.clock.boot();
+        request.wait_ms = wait_until.since(sent);
+        let acquired = ask_once(&core, &request, &mut answer).await;
+        match &acquired {
+            // Of a pool the same request gets the same slot again, so that no slot is left to nobody.
+            Err(error)
+                if asking.pool
+                    && !error.has_no_side_effects()
+                    && error.is_retryable()
+                    && !answer.is_closed()
+                    && repeat.pause(&core).await => {}
+            _ => break (acquired, sent),
+        }
     };
     let outcome = match acquired {
         Ok(Acquired::Granted { leases, .. }) => {
@@ -128,7 +126,8 @@ async fn ask(
         }
         Ok(Acquired::Refused(refusal)) => Err(Error::Refused(Box::new(refusal))),
         Err(error) => {
-            if !error.has_no_side_effects() {
+            // Somebody who still listens may repeat the request for the pool, and have the slot.
+            if !error.has_no_side_effects() && (!asking.pool || answer.is_closed()) {
                 give_back_orphans(&core, &request, asking.pool).await;
             }
             Err(error.into())
@@ -137,6 +136,58 @@ async fn ask(
     drop(asking);
     // When nobody listens any more the guards are dropped here, which gives the leases back.
     drop(answer.send(outcome));
+}
+
+async fn ask_once(
+    core: &Core,
+    request: &Acquire,
+    answer: &mut oneshot::Sender<Result<Vec<Guard>, Error>>,
+) -> Result<Acquired, lease::Error> {
+    let limit_ms = request.wait_ms + core.options.call_limit_ms;
+    let waits = request.wait_ms > 0;
+    let call = limited(
+        &*core.clock,
+        limit_ms,
+        core.authority.acquire(request.clone()),
+    );
+    tokio::select! {
+        acquired = call => acquired.unwrap_or_else(|| {
+            Err(lease::Error::Unknown(format!("no answer within {limit_ms} ms")))
+        }),
+        // Only a wait is cut short; a plain request is quick, and then its outcome is known.
+        () = answer.closed(), if waits => Err(lease::Error::Unknown("nobody waits any more".into())),
+    }
+}
+
+/// Pauses between the repeats of a request, for as long as one call may take.
+struct Repeat {
+    backoff: Backoff,
+    until: Option<BootMillis>,
+}
+
+impl Default for Repeat {
+    fn default() -> Self {
+        Self {
+            backoff: Backoff::new(20, 500),
+            until: None,
+        }
+    }
+}
+
+impl Repeat {
+    /// Whether there is time for one more, after a pause.
+    async fn pause(&mut self, core: &Core) -> bool {
+        let now = core.clock.boot();
+        let until = *self
+            .until
+            .get_or_insert_with(|| now.plus(core.options.call_limit_ms));
+        let next = now.plus(self.backoff.next_ms());
+        if next >= until {
+            return false;
+        }
+        core.clock.sleep_until(next).await;
+        true
+    }
 }
 
 /// A grant counts from before its request was sent. After a wait most of that time, or all of it, is
@@ -229,7 +280,7 @@ pub(super) fn adopt(alive: &Arc<Alive>, lease: &Lease, sent: BootMillis) -> Resu
     Ok(guard)
 }
 
-/// An acquire without an answer may have been granted. What this holder has of the wanted keys and
+/// An acquire without an answer may have been granted, and nobody repeats it. What this holder has of the wanted keys and
 /// no guard knows of is given back; when that cannot be found out for as long as one call may take, the
 /// ttl does it, since only known leases are renewed.
 async fn give_back_orphans(core: &Core, request: &Acquire, pool: bool) {
@@ -239,11 +290,11 @@ async fn give_back_orphans(core: &Core, request: &Acquire, pool: bool) {
             continue;
         };
         let mut registry = core.registry();
-        // Another pool request of this keeper may own what was found.
-        let maybe_others = pool && registry.pools > 1;
+        // Of a pool, what another request was granted is that one's.
+        let asked_for = !pool || lease.labels.request() == request.labels.request();
         if lease.holder == core.holder
             && registry.find(&lease.key, lease.token).is_none()
-            && !maybe_others
+            && asked_for
         {
             registry.give_back_orphan(&lease);
             core.release.notify_one();

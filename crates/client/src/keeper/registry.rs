@@ -41,8 +41,6 @@ pub(super) enum Busy {
 pub(super) struct Registry {
     places: HashMap<Key, Place>,
     releases: Vec<Release>,
-    /// Acquires of pools under way.
-    pub pools: usize,
     pub stopping: bool,
 }
 

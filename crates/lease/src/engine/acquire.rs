@@ -126,6 +126,12 @@ impl Engine {
     }
 
     fn decide_any(&mut self, request: &Acquire, keys: &[Key], effects: &mut Effects) -> Acquired {
+        if let Some(slot) = self.granted_before(request, keys) {
+            return Acquired::Granted {
+                leases: vec![self.refresh(slot, request, effects)],
+                fresh: false,
+            };
+        }
         let free = keys
             .iter()
             .find(|key| matches!(self.footing(request, key), Footing::Free));
@@ -146,6 +152,19 @@ impl Engine {
             leases: vec![self.take(slot, request, effects)],
             fresh: true,
         }
+    }
+
+    /// The slot that this very request was granted already: its answer was lost, and it is repeated (L5).
+    fn granted_before(&self, request: &Acquire, keys: &[Key]) -> Option<SlotIndex> {
+        let id = request.labels.request()?;
+        keys.iter()
+            .find_map(|key| match self.footing(request, key) {
+                Footing::Own(slot) => {
+                    let grant = self.slots.get(slot).grant()?;
+                    (grant.labels.request() == Some(id)).then_some(slot)
+                }
+                Footing::Free | Footing::Held(_) => None,
+            })
     }
 
     fn footing(&self, request: &Acquire, key: &Key) -> Footing {

@@ -76,6 +76,7 @@ macro_rules! conformance_tests {
                 l5_a_full_pool_is_refused
                 l5_one_holder_may_have_several_slots
                 l5_racers_share_a_pool_without_doubles
+                l5_a_repeated_request_has_one_slot
             }
             waiting {
                 l6_a_release_wakes_exactly_the_first

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use lease::{Acquire, Acquired, Cause, EventKind};
+use lease::{Acquire, Acquired, Cause, EventKind, Holder};
 
 use super::{Harness, Stage};
 
@@ -70,4 +70,44 @@ pub async fn l5_racers_share_a_pool_without_doubles(harness: &dyn Harness) {
     assert_eq!((keys.len(), distinct.len()), (5, 5), "each slot once");
     let kinds: Vec<_> = stage.events().await.iter().map(|it| it.kind).collect();
     assert_eq!(kinds, [EventKind::LeaseAcquired; 5]);
+}
+
+/// A request that names itself gets the slot it has, with its token, for as long as its lease lives.
+pub async fn l5_a_repeated_request_has_one_slot(harness: &dyn Harness) {
+    let stage = Stage::of(harness);
+    let request = |holder: Holder, id: &str| {
+        let mut request = stage.ask_any(["a", "b", "c"], "ann");
+        request.holder = holder;
+        request.labels = request.labels.with_request(id).expect("a well-formed id");
+        request
+    };
+    let ann = stage.holder("ann");
+    let first = stage.grant(request(ann.clone(), "one")).await;
+    let asked = stage.authority.acquire(request(ann.clone(), "one")).await;
+    let Ok(Acquired::Granted { leases, fresh }) = asked else {
+        panic!("granted again, not {asked:?}");
+    };
+    assert!(!fresh, "nothing new was granted");
+    assert_eq!(
+        leases
+            .iter()
+            .map(|it| (it.id, it.token))
+            .collect::<Vec<_>>(),
+        [(first.id, first.token)]
+    );
+    // Another request, and another process with the same request, are granted slots of their own.
+    let second = stage.grant(request(ann.clone(), "two")).await;
+    assert_eq!(second.key, stage.key("b"));
+    let third = stage
+        .grant(request(stage.incarnation("ann", "2"), "one"))
+        .await;
+    assert_eq!(third.key, stage.key("c"));
+    // In a full pool too.
+    let again = stage.grant(request(ann.clone(), "two")).await;
+    assert_eq!((again.id, again.token), (second.id, second.token));
+    // What was given back is not granted again: it is a new request then.
+    assert!(stage.release(&first).await);
+    let anew = stage.grant(request(ann, "one")).await;
+    assert_eq!(anew.key, first.key);
+    assert!(anew.token > first.token);
 }

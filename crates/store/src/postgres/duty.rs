@@ -33,6 +33,9 @@ const FORGOTTEN: u32 = 1_000;
 const SEAL_INTERVAL: Duration = Duration::from_secs(1);
 /// The pause after a failure.
 const PAUSE: Duration = Duration::from_millis(200);
+/// How late the leader may be before another replica expires in its place, and how often that is looked at.
+const OVERDUE_MS: i64 = 200;
+const OVERDUE_LOOK: Duration = Duration::from_millis(250);
 /// How long giving the duty back may take when the store is closed.
 const GOODBYE: Duration = Duration::from_secs(1);
 
@@ -40,6 +43,10 @@ const GOODBYE: Duration = Duration::from_secs(1);
 /// decision, since it looks at all of them.
 const SURPLUS: &str = "SELECT CASE WHEN (SELECT count(*) FROM lease_fences) > $1 THEN \
     (SELECT ended_ms FROM lease_fences ORDER BY ended_ms DESC OFFSET $1 LIMIT 1) END";
+
+/// How many milliseconds ago the leader should have looked; negative when it need not yet.
+const OVERDUE: &str = "SELECT greatest(at_ms, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) \
+    - timer_ms FROM lease_clock";
 
 pub(super) struct Duty {
     writer: Writer,
@@ -145,7 +152,7 @@ impl Duty {
                 }
                 Ok(Err(left)) => {
                     *held = None;
-                    sleep(left).await;
+                    self.stand_by(left).await;
                 }
                 Err(error) => {
                     tracing::debug!(%error, "the expiry duty cannot be asked for");
@@ -169,6 +176,30 @@ impl Duty {
             }) => Err(Duration::from_millis(left_ms.clamp(50, TTL_MS))),
             Acquired::Refused(_) => Err(PAUSE),
         })
+    }
+
+    /// Waits for the leader's lease to end. A leader that was killed leaves it behind for its ttl: what lapses
+    /// meanwhile is expired by whoever waits (L12), since the database decides and a second one does no harm.
+    async fn stand_by(&self, left: Duration) {
+        let until = Instant::now() + left;
+        while Instant::now() < until {
+            match self.overdue_ms().await {
+                Ok(late_ms) if late_ms > OVERDUE_MS => {
+                    if let Err(error) = tick(&self.writer).await {
+                        tracing::debug!(%error, "cannot expire in the leader's place");
+                    }
+                }
+                Ok(_) => {}
+                Err(error) => tracing::debug!(%error, "cannot see whether the leader expires"),
+            }
+            sleep(OVERDUE_LOOK.min(until.saturating_duration_since(Instant::now()))).await;
+        }
+    }
+
+    async fn overdue_ms(&self) -> Result<i64, Error> {
+        let rows = self.database.read(OVERDUE, &[]).await?;
+        let row = rows.first().ok_or_else(|| row::damaged("no clock"))?;
+        row::get(row, 0)
     }
 
     /// Expires what lapsed, then sleeps until the next lapse, an earlier one, or `until`.

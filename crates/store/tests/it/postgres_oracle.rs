@@ -262,9 +262,21 @@ const MUTANTS: &[Mutant] = &[
         By::Oracle,
     ),
     (
-        "a pool gives a holder the slot it has",
-        "IF footing = 'free' OR footing = 'lapsed' THEN",
-        "IF footing <> 'held' THEN",
+        "a pool passes lapsed slots over",
+        "WHERE key = slot AND status = 'active' AND expires_ms + withheld_ms > n)",
+        "WHERE key = slot AND status = 'active')",
+        By::Oracle,
+    ),
+    (
+        "a pool takes one request of a holder for another",
+        "AND labels ->> 'request' = request_id",
+        "AND labels ? 'request'",
+        By::Oracle,
+    ),
+    (
+        "a repeated request gets another slot",
+        "IF request_id IS NOT NULL THEN",
+        "IF false THEN",
         By::Oracle,
     ),
     (

@@ -338,3 +338,33 @@ async fn records_of_known_kinds_fill_columns_and_odd_ones_are_kept_as_they_are()
         .await;
     assert!(matches!(refused, Err(Error::Invalid(it)) if it.field == "value"));
 }
+
+/// A server that was killed leaves its leadership behind for as long as the ttl of it. Whoever comes after it
+/// expires what lapses, and does not wait for that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn l12_expiry_does_not_wait_for_a_leader_that_is_gone() {
+    let database = Server::shared().await;
+    let mut without = options(&database.url());
+    without.duties = false;
+    let gone = Postgres::open(without).await.expect("the store opens");
+    let leader = Holder::new("leasehold", "gone").unwrap();
+    let ttl = Ttl::from_millis(600_000).unwrap();
+    let leadership = Key::new("duty", "expiry").unwrap();
+    take(&gone, Acquire::one(leadership, leader, ttl)).await;
+    let store = Postgres::open(options(&database.url())).await.unwrap();
+    for round in 0..3 {
+        let lease = take(&store, ask(&format!("short-{round}"), "ann", 300)).await;
+        let query = EventQuery {
+            key: Some(lease.key.clone()),
+            event: Some(EventKind::LeaseExpired),
+            limit: 1,
+            ..EventQuery::default()
+        };
+        let event = wait::until_some(PATIENCE, "it expires", async || {
+            store.events(query.clone()).await.unwrap().events.pop()
+        })
+        .await;
+        let late_ms = event.at.since(lease.lapses_at());
+        assert!(late_ms < 1_500, "{late_ms} ms late");
+    }
+}

@@ -209,7 +209,7 @@ const MUTANTS: &[Mutant] = &[
     ),
     (
         "a namesake in another tenant is the same holder",
-        "\n    and tenant_of(slot.labels) == tenant_of(request.labels)",
+        "\n    and label(slot.labels, 'tenant') == label(request.labels, 'tenant')",
         "",
         By::Oracle,
     ),
@@ -271,6 +271,18 @@ const MUTANTS: &[Mutant] = &[
         "a pool gives a holder the slot it has",
         "if footing(request, slot) == 'free' then",
         "if footing(request, slot) ~= 'held' then",
+        By::Oracle,
+    ),
+    (
+        "a pool takes one request of a holder for another",
+        "and label(slot.labels, 'request') == id then",
+        "and label(slot.labels, 'request') then",
+        By::Oracle,
+    ),
+    (
+        "a repeated request gets another slot",
+        "  if id then\n",
+        "  if false then\n",
         By::Oracle,
     ),
     (

@@ -1,7 +1,10 @@
 //! A real store that goes away at a chosen call, and comes back.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -9,8 +12,8 @@ use futures_util::{StreamExt as _, stream};
 use lease::{
     Acquire, Acquired, Answer, Authority, Capabilities, Committed, Departure, Error, EventPage,
     EventQuery, HandoffState, HandoffStep, Key, Lease, LeaseId, LeaseQuery, LeaseRef, Page, Record,
-    RecordQuery, Renew, Renewed, Revision, Revoke, Token, Transaction, UnixMillis, Verdict, Watch,
-    Watching, history::SealPage,
+    RecordQuery, Renew, Renewed, Revision, Revoke, Token, Transaction, UnixMillis, Verdict, Want,
+    Watch, Watching, history::SealPage,
 };
 use tokio::sync::watch;
 
@@ -38,6 +41,8 @@ pub struct Faulty {
     plan: Mutex<Option<Plan>>,
     calls: Mutex<Vec<&'static str>>,
     gone: watch::Sender<bool>,
+    /// How many answers to requests for a slot of a pool are still to be lost.
+    lose_slots: AtomicUsize,
 }
 
 impl Faulty {
@@ -47,7 +52,13 @@ impl Faulty {
             plan: Mutex::new(plan),
             calls: Mutex::default(),
             gone: watch::Sender::new(false),
+            lose_slots: AtomicUsize::new(0),
         })
+    }
+
+    /// The next so many requests for a slot of a pool are granted, and nobody is told.
+    pub fn lose_slots(&self, count: usize) {
+        self.lose_slots.store(count, Ordering::SeqCst);
     }
 
     /// From now on, counted anew.
@@ -125,7 +136,24 @@ impl Authority for Faulty {
         self.pass("now", || self.inner.now())
     }
     fn acquire(&self, request: Acquire) -> Answer<'_, Acquired> {
-        self.pass("acquire", || self.inner.acquire(request))
+        let mut is_lost = false;
+        if matches!(request.want, Want::Any(_)) {
+            let fewer = |left: usize| left.checked_sub(1);
+            let took = self
+                .lose_slots
+                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, fewer);
+            is_lost = took.is_ok();
+        }
+        self.pass("acquire", move || {
+            Box::pin(async move {
+                let answer = self.inner.acquire(request).await;
+                if is_lost {
+                    Err(Error::Unknown("the answer was lost".into()))
+                } else {
+                    answer
+                }
+            })
+        })
     }
     fn renew(&self, request: Renew) -> Answer<'_, Vec<Renewed>> {
         self.pass("renew", || self.inner.renew(request))

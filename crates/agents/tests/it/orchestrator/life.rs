@@ -1,7 +1,7 @@
 //! Sessions from their start to their end, with generated streams and real time.
 
 use lease::{
-    Acquire, Holder, Key, Labels, Ttl,
+    Acquire, Holder, Key, Labels, LeaseRef, Ttl,
     session::{self, Reason, Session, State},
 };
 use leasehold_agents::orchestrator::Profile;
@@ -330,4 +330,30 @@ async fn slow_starts_hold_up_no_other_start() {
         assert_eq!(world.session(key).await.state, State::Starting);
     }
     worker.stop().await.unwrap();
+}
+
+/// Somebody gave back what a session lives by: it ends by the watch, and not by the next scan.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_whose_lease_was_released_ends_immediately() {
+    for kind in ["session", "service", "tuner"] {
+        let world = World::new();
+        let mut options = world.options("worker", &["0"]);
+        options.scan_interval_ms = 600_000;
+        options.lease_ttl = Ttl::from_secs(600).unwrap();
+        let worker = world.worker(options).await;
+        let key = world.accept("channel", "virtual", 600_000).await;
+        world.reaches(&key, State::Running).await;
+        let id = world.leases(kind).await.remove(0);
+        let lease = Key::new(kind, &id).unwrap();
+        let lease = world.authority.lease(lease).await.unwrap().unwrap();
+        let released = world.authority.release(LeaseRef::from(&lease)).await;
+        assert!(released.unwrap());
+        let over = world.over(&key).await;
+        let expected = match kind {
+            "session" => (State::Stopped, Reason::LeaseExpired),
+            _ => (State::Failed, Reason::LeaseLost),
+        };
+        assert_eq!((over.state, over.reason), expected, "{kind}: {over:?}");
+        worker.stop().await.unwrap();
+    }
 }

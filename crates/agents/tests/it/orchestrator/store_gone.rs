@@ -184,3 +184,27 @@ async fn l10_a_store_that_stays_away_ends_the_child_before_its_leases_lapse() {
     world.reaches(&again, State::Running).await;
     worker.stop().await.unwrap();
 }
+
+/// Every slot was granted and nobody learnt of it: the same requests get the same slots again.
+#[tokio::test(flavor = "multi_thread")]
+async fn lost_answers_of_a_pool_keep_no_session_from_its_tuner() {
+    const SESSIONS: usize = 8;
+    let world = World::new();
+    let store = Faulty::new(world.authority.clone(), None);
+    let slots: Vec<String> = (0..SESSIONS).map(|slot| format!("slot-{slot}")).collect();
+    let slots: Vec<&str> = slots.iter().map(String::as_str).collect();
+    let worker = world
+        .worker_on(store.clone(), world.options("worker", &slots))
+        .await;
+    store.lose_slots(SESSIONS);
+    let accepted = (0..SESSIONS).map(|channel| {
+        let (world, channel) = (&world, format!("channel-{channel}"));
+        async move { world.accept(&channel, "virtual", 60_000).await }
+    });
+    let sessions = futures_util::future::join_all(accepted).await;
+    for key in &sessions {
+        world.reaches(key, State::Running).await;
+    }
+    assert_eq!(world.leases("tuner").await.len(), SESSIONS);
+    worker.stop().await.unwrap();
+}

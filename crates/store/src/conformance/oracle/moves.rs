@@ -91,6 +91,7 @@ pub(super) struct Ask {
     pub limit: Option<u32>,
     pub force: bool,
     pub tenant: bool,
+    pub request: Option<u8>,
 }
 
 fn keys() -> impl Strategy<Value = Vec<u8>> {
@@ -124,10 +125,18 @@ fn ask() -> impl Strategy<Value = Ask> {
             option::weighted(0.4, span()),
             option::weighted(0.2, 1..4_u32),
         ),
-        (prop::bool::weighted(0.1), any::<bool>()),
+        (
+            prop::bool::weighted(0.1),
+            any::<bool>(),
+            option::weighted(0.3, 0..2_u8),
+        ),
     )
         .prop_map(
-            |((keys, any, holder, ttl), (hold, on_death, wait, limit), (force, tenant))| Ask {
+            |(
+                (keys, any, holder, ttl),
+                (hold, on_death, wait, limit),
+                (force, tenant, request),
+            )| Ask {
                 keys,
                 any,
                 holder,
@@ -138,6 +147,7 @@ fn ask() -> impl Strategy<Value = Ask> {
                 limit,
                 force,
                 tenant,
+                request,
             },
         )
 }
@@ -222,6 +232,7 @@ fn plain_ask(key: u8, holder: u8, ttl: Span) -> Ask {
         limit: None,
         force: false,
         tenant: false,
+        request: None,
     }
 }
 
@@ -304,11 +315,32 @@ fn death(holder: u8) -> Vec<Move> {
     moves
 }
 
-/// A lease is renewed at the moment at which it lapses.
+/// A request for a slot is repeated, also after its slot has lapsed, and another one is made beside it.
+fn repeated_request(holder: u8) -> Vec<Move> {
+    let ask = |request| {
+        Move::Acquire(Ask {
+            keys: vec![2, 0, 1],
+            any: true,
+            request: Some(request),
+            ..plain_ask(0, holder, 0)
+        })
+    };
+    let mut moves = clear();
+    moves.extend([ask(0), ask(1), ask(0), ask(1), Move::Lapse(1), ask(0)]);
+    moves
+}
+
+/// A lease is renewed at the moment at which it lapses, by its name or with all that its holder has.
 fn late_renewal(holder: u8) -> Vec<Move> {
     let mut moves = clear();
     moves.extend([
         Move::Acquire(plain_ask(0, holder, 0)),
+        Move::Lapse(1),
+        Move::Renew {
+            holder,
+            leases: vec![(NEWEST, None, false)],
+        },
+        Move::Acquire(plain_ask(1, holder, 0)),
         Move::Lapse(1),
         Move::RenewAll(NEWEST),
     ]);
@@ -324,6 +356,7 @@ pub(super) fn moves(longest: usize) -> impl Strategy<Value = Vec<Move>> {
         1 => (0..3_u8).prop_map(lapsed_beside_a_limit),
         1 => (0..3_u8).prop_map(death),
         1 => (0..3_u8).prop_map(late_renewal),
+        1 => (0..3_u8).prop_map(repeated_request),
     ];
     vec(part, 1..=longest).prop_map(move |parts| {
         let mut moves = parts.concat();

@@ -153,10 +153,9 @@ impl<'a> Run<'a> {
             let grace = Grace::from_millis(self.span(grace)).expect("within range");
             request.on_outage = OnOutage::Hold(grace);
         }
-        if ask.tenant {
-            request.labels =
-                Labels::new([("tenant".into(), "acme".into())].into()).expect("well-formed");
-        }
+        let tenant = ask.tenant.then(|| ("tenant".into(), "acme".into()));
+        let id = ask.request.map(|id| ("request".into(), id.to_string()));
+        request.labels = Labels::new(tenant.into_iter().chain(id).collect()).expect("well-formed");
         request.release_on_death = ask.on_death;
         request.wait_ms = ask.wait.map_or(0, |wait| self.span(wait));
         request.limit = ask.limit;

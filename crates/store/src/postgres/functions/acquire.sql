@@ -140,13 +140,33 @@ DECLARE
     name text := r -> 'holder' ->> 'name';
     inc text := r -> 'holder' ->> 'incarnation';
     tenant text := r -> 'labels' ->> 'tenant';
+    request_id text := r -> 'labels' ->> 'request';
     k text;
     l leases;
     footing text;
     next_token bigint;
 BEGIN
-    FOR i IN 0 .. jsonb_array_length(keys) - 1 LOOP
-        k := keys ->> i;
+    -- A request whose answer was lost has its slot already.
+    IF request_id IS NOT NULL THEN
+        FOR k IN
+            SELECT slot FROM jsonb_array_elements_text(keys) WITH ORDINALITY AS pool (slot, place)
+            JOIN leases ON key = slot AND status = 'active'
+            WHERE runner_id = name AND incarnation = inc AND labels ->> 'request' = request_id
+            ORDER BY place
+        LOOP
+            l := lh_find(k, n);
+            IF lh_footing(l, name, inc, tenant, n) = 'own' THEN
+                RETURN lh_granted(lh_lease_json(lh_extend(l, n, (r ->> 'ttl')::bigint, NULL))::text, false);
+            END IF;
+        END LOOP;
+    END IF;
+    -- Whatever has a live lease is passed over in one statement: hundreds may ask for hundreds of slots.
+    FOR k IN
+        SELECT slot FROM jsonb_array_elements_text(keys) WITH ORDINALITY AS pool (slot, place)
+        WHERE NOT EXISTS (SELECT FROM leases
+            WHERE key = slot AND status = 'active' AND expires_ms + withheld_ms > n)
+        ORDER BY place
+    LOOP
         l := lh_find(k, n);
         footing := lh_footing(l, name, inc, tenant, n);
         IF footing = 'free' OR footing = 'lapsed' THEN

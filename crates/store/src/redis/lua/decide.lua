@@ -13,15 +13,16 @@ local function has_waiters(slot)
   return waiting > 0 and call('EXISTS', QUEUE .. slot.key) == 1
 end
 
-local function tenant_of(labels)
-  if not labels or not find(labels, '"tenant"', 1, true) then return nil end
-  return cjson.decode(labels).tenant
+-- The value of one label, or nil.
+local function label(labels, name)
+  if not labels or not find(labels, '"' .. name .. '"', 1, true) then return nil end
+  return cjson.decode(labels)[name]
 end
 
 -- The same holder: the same name and incarnation within the same tenant (L2).
 local function is_holder(slot, request)
   return slot.name == request.name and slot.incarnation == request.incarnation
-    and tenant_of(slot.labels) == tenant_of(request.labels)
+    and label(slot.labels, 'tenant') == label(request.labels, 'tenant')
 end
 
 -- What stands on one key for one asker: 'free', 'own' or 'held'.
@@ -106,6 +107,18 @@ local function decide_all(request)
 end
 
 local function decide_any(request)
+  -- A request whose answer was lost has its slot already.
+  local id = label(request.labels, 'request')
+  if id then
+    fetch(request.keys)
+    for _, key in ipairs(request.keys) do
+      local slot = load(key)
+      if footing(request, slot) == 'own' and label(slot.labels, 'request') == id then
+        extend(slot, request.ttl)
+        return {'G', 0, {wire(slot)}}
+      end
+    end
+  end
   for _, key in ipairs(request.keys) do
     local slot = load(key)
     if footing(request, slot) == 'free' then

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use leasehold_testkit::wait;
+use leasehold_testkit::{Postgres, wait};
 use tokio::task::JoinSet;
 
 use crate::sessions::api::Api;
@@ -59,4 +59,31 @@ async fn heavy_of_many_sessions_exactly_the_silent_ones_expire() {
         silent.len()
     );
     assert!(metrics.as_str().unwrap().contains(&line), "{metrics}");
+}
+
+/// As many starts as there are slots, all at the same time: each has one, however slowly the store answers.
+#[tokio::test(flavor = "multi_thread")]
+async fn heavy_simultaneous_starts_on_postgres_find_every_slot() {
+    const SLOTS: usize = 200;
+    let database = Postgres::shared().await;
+    let slots: Vec<String> = (0..SLOTS).map(|slot| slot.to_string()).collect();
+    let settings = [
+        ("XG2G_V3_TUNER_SLOTS", slots.join(",")),
+        ("LEASEHOLD_SESSIONS_LEASE_TTL", "10m".to_owned()),
+    ];
+    let settings = settings
+        .each_ref()
+        .map(|(name, value)| (*name, value.as_str()));
+    let api = Api::start(Some(&database.url()), &settings).await;
+    let starts = (0..SLOTS).map(|number| {
+        let (api, channel) = (&api, format!("channel-{number}"));
+        async move { api.start_session(&channel, "virtual").await }
+    });
+    let ids = futures_util::future::join_all(starts).await;
+    let mut taken = BTreeSet::new();
+    for id in &ids {
+        let running = api.reaches(id, "running", 4 * LIMIT).await;
+        taken.insert(running["tuner_slot"].as_str().unwrap().to_owned());
+    }
+    assert_eq!(taken.len(), SLOTS);
 }

@@ -156,3 +156,25 @@ async fn heavy_sessions_survive_a_postgres_that_freezes_and_dies() {
     let postgres = Postgres::options().fsync(true).start().await;
     sessions_survive(Store::Postgres(Box::new(postgres))).await;
 }
+
+/// A Redis that answers nothing for longer than every limit, and then goes on as if nothing had been: so does
+/// the server, and its worker.
+#[tokio::test(flavor = "multi_thread")]
+async fn heavy_a_redis_that_froze_for_long_serves_sessions_again() {
+    let mut redis = Store::Redis(Box::new(Redis::start().await));
+    let api = Api::start(Some(&redis.url()), &[]).await;
+    let before = api.start_session("before", "virtual").await;
+    api.reaches(&before, "running", SOON).await;
+    for round in 0..length::pick(1, 5) {
+        redis.freeze(Duration::from_secs(22)).await;
+        let start = json!({"service_ref": format!("after-{round}"), "profile": "virtual"});
+        let id = wait::until_some(TTL, "a session can be started", async || {
+            let (status, answer) = api
+                .call("POST", "/api/v3/intents", Some(start.clone()))
+                .await;
+            (status == 202).then(|| answer["session_id"].as_str().unwrap().to_owned())
+        })
+        .await;
+        api.reaches(&id, "running", TTL).await;
+    }
+}
