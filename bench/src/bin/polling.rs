@@ -77,15 +77,10 @@ async fn calls(redis: &Redis, command: &str) -> u64 {
 
 /// The processor time that the instances have used, in ms.
 fn fleet_cpu_ms(fleet: &[Child]) -> anyhow::Result<f64> {
-    let mut ticks = 0.0;
-    for child in fleet {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.pid()))?;
-        let (_, fields) = stat.rsplit_once(") ").context("a process")?;
-        let fields: Vec<&str> = fields.split(' ').collect();
-        ticks += fields[11].parse::<f64>()? + fields[12].parse::<f64>()?;
-    }
-    // A tick is a hundredth of a second on every Linux.
-    Ok(ticks * 10.0)
+    fleet
+        .iter()
+        .map(|child| leasehold_bench::cpu_ms(child.pid()))
+        .sum()
 }
 
 /// How many targets each owner has, most first.

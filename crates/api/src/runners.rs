@@ -149,6 +149,9 @@ pub struct RunnerHeartbeatRequest {
     /// failed on all of them.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub camera_status: BTreeMap<String, CameraStatus>,
+    /// The revision of the newest change that it has heard of: the answer is at least as new.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub revision: Option<u64>,
 }
 
 /// How a camera does on its runner.
@@ -188,6 +191,9 @@ pub struct RunnerHeartbeatAnswer {
     /// The current versions of the cameras it has.
     #[serde(default)]
     pub cameras: Vec<CameraVersion>,
+    /// Cameras that their holders offer to hand over to it.
+    #[serde(default)]
+    pub offers: Vec<CameraVersion>,
     /// The current versions of its site.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<SiteVersion>,
@@ -232,6 +238,9 @@ pub struct GiveUp {
     /// Who should have it next.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
+    /// That runner's process start, while it is present: who a hand-over is offered to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to_incarnation: Option<String>,
 }
 
 /// Which cameras a runner should have.

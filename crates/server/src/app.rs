@@ -10,6 +10,7 @@ use crate::{
     auth::{Failures, Guard, Sessions, Tokens},
     metrics::Metrics,
     outbox::Outbox,
+    registry::view::Sites,
     shed::Shed,
     streams::Hub,
 };
@@ -28,6 +29,7 @@ pub(crate) struct Parts {
     pub metrics: Metrics,
     pub shed: Shed,
     pub hub: Hub,
+    pub sites: Sites,
     pub limits: Limits,
     pub outbox: Outbox,
     /// Whether connections are encrypted: decides over `Secure` cookies.
@@ -71,6 +73,10 @@ impl App {
     /// Tasks that the server waits for at its end.
     pub fn tasks(&self) -> &TaskTracker {
         &self.0.tasks
+    }
+
+    pub(crate) fn sites(&self) -> &Sites {
+        &self.0.sites
     }
 
     pub(crate) fn parts(&self) -> &Parts {

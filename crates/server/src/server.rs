@@ -142,6 +142,7 @@ impl Builder {
         let local_addr = listener.local_addr().map_err(listen)?;
         let prepared = options.amqp.map(outbox::prepare).transpose()?;
         let (outbox, pending) = prepared.unzip();
+        let (sites, following) = registry::view::Sites::new();
         let app = App::new(Parts {
             authority,
             clock,
@@ -152,6 +153,7 @@ impl Builder {
             metrics: self.metrics,
             shed: Shed::new(&options.limits),
             hub: Hub::default(),
+            sites,
             limits: options.limits,
             outbox: outbox.unwrap_or_default(),
             encrypted: tls.is_some(),
@@ -168,6 +170,7 @@ impl Builder {
             tls,
             doors,
             pending,
+            following,
             runners: options.runners,
         })
     }
@@ -181,6 +184,7 @@ pub struct Server {
     tls: Option<RustlsConfig>,
     doors: OpenApiRouter<App>,
     pending: Option<outbox::Pending>,
+    following: registry::view::Pending,
     runners: RunnerOptions,
 }
 
@@ -233,6 +237,11 @@ impl Server {
         parts
             .tasks
             .spawn(until_closing.run_until_cancelled_owned(housekeeping));
+        let following = registry::view::run(app.clone(), self.following);
+        let until_closing = parts.closing.clone();
+        parts
+            .tasks
+            .spawn(until_closing.run_until_cancelled_owned(following));
         let deployments = registry::deployments::run(app.clone());
         let until_closing = parts.closing.clone();
         parts

@@ -63,7 +63,7 @@ pub(super) async fn run(core: Arc<Core>) {
     }
 }
 
-fn takes(core: &Core) -> bool {
+pub(super) fn takes(core: &Core) -> bool {
     let state = core.state();
     state.registered && state.validated && !state.cordoned && !state.draining && !state.stopping
 }
@@ -99,12 +99,13 @@ async fn take(core: &Arc<Core>, names: Vec<String>, pace: &mut Pace) {
     let now = core.now();
     let names: Vec<String> = {
         let state = core.state();
-        let room = capacity.saturating_sub(state.held.len());
+        let room = capacity.saturating_sub(state.held.len() + state.expected.len());
         let mut seen = std::collections::BTreeSet::new();
         names
             .into_iter()
             .filter(|name| {
                 !state.held.contains_key(name)
+                    && !state.expected.contains_key(name)
                     && state.avoid.get(name).is_none_or(|until| *until <= now)
                     && seen.insert(name.clone())
             })
@@ -145,7 +146,7 @@ async fn acquire_all(core: &Arc<Core>, entries: Vec<Entry>) {
 }
 
 /// The camera's configuration, in the version that was named if one was.
-fn entry(core: &Core, name: &str) -> Option<Entry> {
+pub(super) fn entry(core: &Core, name: &str) -> Option<Entry> {
     let state = core.state();
     let entry = state.catalog.get(name)?;
     let current = state.wanted.get(name).is_none_or(|wanted| {
@@ -154,7 +155,7 @@ fn entry(core: &Core, name: &str) -> Option<Entry> {
     current.then(|| entry.clone())
 }
 
-async fn acquire(core: &Arc<Core>, entry: &Entry) {
+pub(super) async fn acquire(core: &Arc<Core>, entry: &Entry) {
     let name = entry.camera.camera_uuid.as_str();
     let request = match request(core, entry) {
         Ok(request) => request,

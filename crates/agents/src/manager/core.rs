@@ -18,7 +18,9 @@ use tokio::sync::{Notify, mpsc};
 use tokio_util::task::TaskTracker;
 
 use super::{
-    Context, Settings, heartbeat,
+    Context, Settings,
+    handover::{self, Expected, Leaving},
+    heartbeat,
     metrics::count,
     peers::PeerManagers,
     plan::{self, Placed},
@@ -92,6 +94,12 @@ pub(super) struct State {
     pub held: BTreeMap<String, Held>,
     /// What the control plane wants this manager to take.
     pub wanted: BTreeMap<String, CameraVersion>,
+    /// Cameras that are being handed over to other managers.
+    pub leaving: BTreeMap<String, Leaving>,
+    /// Cameras that other managers hand over to this one.
+    pub expected: BTreeMap<String, Expected>,
+    /// Leases that the control plane keeps for this manager and that it knows nothing of: since when.
+    strays: BTreeMap<String, (String, BootMillis)>,
     /// Cameras that are left to others, and until when.
     pub avoid: BTreeMap<String, BootMillis>,
     pub catalog: BTreeMap<String, Entry>,
@@ -103,6 +111,54 @@ pub(super) struct State {
     pub cordoned: bool,
     pub draining: bool,
     pub stopping: bool,
+}
+
+/// A lease that is still unknown here after so long is taken over: nothing gives it back any more.
+const STRAY_MS: u64 = 10_000;
+
+impl State {
+    /// Takes over what this manager has without knowing it: an answer was lost on its way. Leases that
+    /// are being given back show for a while, too.
+    fn adopt_strays(&mut self, answer: &RunnerHeartbeatAnswer, now: BootMillis) {
+        let mut strays = BTreeMap::new();
+        for lease in &answer.leases {
+            let Some(camera) = &lease.camera_uuid else {
+                continue;
+            };
+            let known = self.held.contains_key(camera)
+                || self.expected.contains_key(camera)
+                || self.leaving.contains_key(camera);
+            if known {
+                continue;
+            }
+            let before = self.strays.remove(camera);
+            let before = before.filter(|(id, _)| *id == lease.lease_id);
+            let since = before.map_or(now, |(_, since)| since);
+            if now.since(since) >= STRAY_MS
+                && let Some(it) = answer.cameras.iter().find(|it| it.camera_uuid == *camera)
+            {
+                tracing::warn!(camera, "a lease of this manager that it did not know of");
+                self.wanted.insert(camera.clone(), it.clone());
+            }
+            strays.insert(camera.clone(), (lease.lease_id.clone(), since));
+        }
+        self.strays = strays;
+    }
+
+    /// Everything that needs a place: what is held, and what is expected.
+    fn placed<'a>(&'a self, site: &'a str) -> Vec<Placed<'a>> {
+        let held = self.held.iter().map(|(name, it)| Placed {
+            camera: name,
+            site: &it.assigned.camera.site_id,
+            slot: it.slot,
+        });
+        let expected = self.expected.iter().map(|(name, it)| Placed {
+            camera: name,
+            site,
+            slot: it.slot,
+        });
+        held.chain(expected).collect()
+    }
 }
 
 pub(super) struct Core {
@@ -122,6 +178,8 @@ pub(super) struct Core {
     pub beat: Notify,
     pub acquire: Notify,
     pub sync: Notify,
+    /// The newest change that was heard of.
+    pub revision: AtomicU64,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -153,6 +211,7 @@ impl Core {
             beat: Notify::new(),
             acquire: Notify::new(),
             sync: Notify::new(),
+            revision: AtomicU64::new(0),
         }
     }
 
@@ -200,7 +259,7 @@ impl Core {
         leases.collect()
     }
 
-    fn desired(&self, cameras: Shard, command: Arc<WorkerSettings>) -> Desired {
+    fn desired(&self, cameras: Shard, command: Arc<WorkerSettings>, warm: bool) -> Desired {
         let settings = self.settings.load();
         // Checked when the settings came.
         let ttl = settings
@@ -210,6 +269,7 @@ impl Core {
             cameras,
             command,
             timing: Timing::of(ttl),
+            warm,
             stop: None,
         }
     }
@@ -220,7 +280,7 @@ impl Core {
         let command = Arc::new(settings.worker.clone());
         let mut slots = lock(&self.slots);
         while slots.len() < settings.max_workers {
-            let desired = self.desired(Shard::new(), command.clone());
+            let desired = self.desired(Shard::new(), command.clone(), false);
             let index = slots.len();
             slots.push(slot::spawn(
                 index,
@@ -268,16 +328,9 @@ impl Core {
         let command = Arc::new(settings.worker.clone());
         let slots = lock(&self.slots);
         let mut shards = vec![Shard::new(); slots.len()];
+        let mut warm = vec![false; slots.len()];
         let mut state = self.state();
-        let placed: Vec<Placed<'_>> = state
-            .held
-            .iter()
-            .map(|(name, it)| Placed {
-                camera: name,
-                site: &it.assigned.camera.site_id,
-                slot: it.slot,
-            })
-            .collect();
+        let placed = state.placed(&settings.site_id);
         let placed = plan::assign(&placed, slots.len(), settings.max_cameras_per_worker);
         for (name, it) in &mut state.held {
             it.slot = placed.get(name).copied();
@@ -285,13 +338,20 @@ impl Core {
                 shards[slot].insert(name.clone(), it.assigned.clone());
             }
         }
+        for (name, it) in &mut state.expected {
+            it.slot = placed.get(name).copied();
+            if let Some(slot) = it.slot {
+                warm[slot] = true;
+            }
+        }
         drop(state);
-        for (handle, shard) in slots.iter().zip(shards) {
-            let desired = self.desired(shard, command.clone());
+        for ((handle, shard), warm) in slots.iter().zip(shards).zip(warm) {
+            let desired = self.desired(shard, command.clone(), warm);
             handle.desired.send_if_modified(|it| {
                 let changed = !super::process::same(&it.cameras, &desired.cameras)
                     || it.command != desired.command
-                    || it.timing != desired.timing;
+                    || it.timing != desired.timing
+                    || it.warm != desired.warm;
                 if changed && it.stop.is_none() {
                     let command = if it.command == desired.command {
                         it.command.clone()
@@ -309,15 +369,10 @@ impl Core {
     pub fn shard_for(&self, camera: &str, site: &str) -> String {
         let settings = self.settings.load();
         let state = self.state();
-        let mut placed: Vec<Placed<'_>> = state
-            .held
-            .iter()
-            .map(|(name, it)| Placed {
-                camera: name,
-                site: &it.assigned.camera.site_id,
-                slot: it.slot,
-            })
-            .collect();
+        if let Some(slot) = state.expected.get(camera).and_then(|it| it.slot) {
+            return format!("{}-{slot}", self.context.runner_id);
+        }
+        let mut placed = state.placed(&settings.site_id);
         placed.push(Placed {
             camera,
             site,
@@ -346,16 +401,16 @@ impl Core {
             claim: Claim::new(),
         });
         tracing::info!(camera = name, %token, "camera acquired");
-        let held = Held {
-            assigned,
-            slot: None,
-            since: self.context.clock.unix(),
-        };
         let mut state = self.state();
         if state.stopping {
             // Dropped, which gives it back.
             return;
         }
+        let held = Held {
+            assigned,
+            slot: state.expected.remove(&name).and_then(|it| it.slot),
+            since: self.context.clock.unix(),
+        };
         state.wanted.remove(&name);
         state.held.insert(name.clone(), held);
         drop(state);
@@ -386,6 +441,37 @@ impl Core {
         self.context.metrics.owner_changes.inc();
         self.arrange();
         self.beat.notify_one();
+    }
+
+    /// Takes a camera away from its worker and keeps its lease.
+    pub fn take_out(&self, camera: &str, token: Token) -> Option<Held> {
+        let mut state = self.state();
+        let is_held = state
+            .held
+            .get(camera)
+            .is_some_and(|it| it.assigned.guard.token() == token);
+        let held = is_held.then(|| state.held.remove(camera)).flatten();
+        drop(state);
+        self.arrange();
+        held
+    }
+
+    /// Undoes [`Core::take_out`]; when this manager stops, the lease is given back instead.
+    pub fn put_back(&self, camera: &str, held: Held) {
+        let mut state = self.state();
+        if !state.stopping {
+            state.held.insert(camera.to_owned(), held);
+        }
+        drop(state);
+        self.arrange();
+    }
+
+    /// Whether the worker that a camera is expected at runs.
+    pub fn is_slot_up(&self, camera: &str) -> bool {
+        let slot = self.state().expected.get(camera).and_then(|it| it.slot);
+        let slots = lock(&self.slots);
+        slot.and_then(|slot| slots.get(slot))
+            .is_some_and(|handle| handle.view().state == "healthy")
     }
 
     /// Lets cameras go. Their leases are given back as soon as their workers have dropped them.
@@ -427,7 +513,7 @@ impl Core {
     }
 
     /// What the control plane answered to a heartbeat.
-    pub fn heard(&self, answer: &RunnerHeartbeatAnswer) {
+    pub fn heard(self: &Arc<Self>, answer: &RunnerHeartbeatAnswer) {
         let orders = |word: &str| answer.orders.iter().any(|order| order == word);
         let (cordoned, draining) = (orders("cordon"), orders("drain"));
         let settings = self.settings.load();
@@ -454,6 +540,7 @@ impl Core {
             .filter(|it| !state.held.contains_key(&it.camera_uuid))
             .map(|it| (it.camera_uuid.clone(), it.clone()))
             .collect();
+        state.adopt_strays(answer, self.now());
         let known = state.catalog_version.as_ref();
         let outdated = answer.config.as_ref().is_some_and(|it| {
             known.is_none_or(|known| {
@@ -466,6 +553,7 @@ impl Core {
         let (drained, others): (Vec<_>, Vec<_>) = answer
             .give_up
             .iter()
+            .filter(|it| !handover::begin(self, it, settings.drain_batch))
             .partition(|it| it.reason == "draining");
         for it in others {
             self.give_up(std::slice::from_ref(&it.camera_uuid), &it.reason);
@@ -476,6 +564,9 @@ impl Core {
             .map(|it| it.camera_uuid.clone())
             .collect();
         self.give_up(&batch, "draining");
+        for offer in &answer.offers {
+            handover::offered(self, &offer.camera_uuid);
+        }
         if outdated {
             self.sync.notify_one();
         }

@@ -1,7 +1,10 @@
 //! The runner's heartbeat: registers, renews, and learns what to take, what to give up and what changed.
 //! And the control plane's stream of changes, which makes the next heartbeat come at once.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, atomic::Ordering},
+};
 
 use lease::{
     Event, EventKind, Watching,
@@ -12,7 +15,7 @@ use leasehold_client::{Change, Follower, Outcome};
 use leasehold_clock::Backoff;
 use serde_json::json;
 
-use super::{core::Core, slot};
+use super::{core::Core, handover, slot};
 
 /// The first pause after a failure.
 pub(super) const FIRST_PAUSE_MS: u64 = 500;
@@ -34,7 +37,8 @@ pub(super) async fn run(core: Arc<Core>) {
         };
         let leaves = {
             let state = core.state();
-            state.draining && !state.held.is_empty()
+            // What is handed over brings the next heartbeat by itself.
+            state.draining && !state.held.is_empty() && state.leaving.is_empty()
         };
         let wait = if done && leaves {
             DRAIN_PAUSE_MS
@@ -84,7 +88,7 @@ async fn register(core: &Core) -> bool {
     }
 }
 
-async fn beat(core: &Core) -> bool {
+async fn beat(core: &Arc<Core>) -> bool {
     let leases = core.leases();
     let views = core.views();
     let workers = views.iter().filter(|view| view.worker_id.is_some()).count();
@@ -96,6 +100,7 @@ async fn beat(core: &Core) -> bool {
         active_leases: Vec::new(),
         incarnation: Some(core.plane.holder().incarnation.as_str().to_owned()),
         camera_status: camera_status(&views),
+        revision: Some(core.revision.load(Ordering::Relaxed)).filter(|it| *it > 0),
     };
     match core.plane.heartbeat(&request, &leases).await {
         Outcome::Yes(answer) => {
@@ -173,8 +178,16 @@ pub(super) async fn follow_events(core: Arc<Core>) {
     let mut changes = Follower::new(core.plane.clone(), clock, watching);
     loop {
         let wakes = match changes.next().await {
-            Ok(Change::Event(event)) => concerns(&core, &event),
-            Ok(Change::Resync(_)) => true,
+            Ok(Change::Event(event)) => {
+                core.revision.store(event.revision.get(), Ordering::Relaxed);
+                handover::heard(&core, &event);
+                concerns(&core, &event)
+            }
+            Ok(Change::Resync(_)) => {
+                // Of another history, perhaps.
+                core.revision.store(0, Ordering::Relaxed);
+                true
+            }
             Ok(Change::Progress(_)) => false,
             Ok(Change::Interrupted(error)) => {
                 tracing::debug!(%error, "no stream of changes");

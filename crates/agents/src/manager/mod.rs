@@ -10,6 +10,7 @@ pub mod breaker;
 mod cache;
 mod core;
 mod files;
+mod handover;
 mod heartbeat;
 mod http;
 mod link;

@@ -15,6 +15,7 @@ use std::{
 use lease::{BootMillis, Standing, registry::Camera};
 use leasehold_api::worker::{Fence, FenceFile, ShardCamera, ShardConfig, variables};
 use leasehold_client::Guard;
+use tokio::sync::Notify;
 
 use super::{Context, files, settings::WorkerSettings, timing::Timing};
 use crate::supervise::{self, Child, Command, Stream};
@@ -22,32 +23,52 @@ use crate::supervise::{self, Child, Command, Stream};
 /// Which slot may run a camera. A slot claims it before it starts the camera and frees it when the camera
 /// has stopped: whatever the plan says meanwhile, a camera is in one worker only.
 #[derive(Debug)]
-pub(super) struct Claim(AtomicUsize);
+pub(super) struct Claim {
+    slot: AtomicUsize,
+    freed: Notify,
+}
 
 impl Claim {
     const FREE: usize = usize::MAX;
+    const CLOSED: usize = usize::MAX - 1;
 
     pub fn new() -> Arc<Self> {
-        Arc::new(Self(AtomicUsize::new(Self::FREE)))
+        Arc::new(Self {
+            slot: AtomicUsize::new(Self::FREE),
+            freed: Notify::new(),
+        })
     }
 
     /// Whether this slot may run it from now on.
     pub fn take(&self, slot: usize) -> bool {
-        match self
-            .0
-            .compare_exchange(Self::FREE, slot, Ordering::AcqRel, Ordering::Acquire)
-        {
+        match self.change(Self::FREE, slot) {
             Ok(_) => true,
             Err(owner) => owner == slot,
+        }
+    }
+
+    fn change(&self, from: usize, to: usize) -> Result<usize, usize> {
+        self.slot
+            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire)
+    }
+
+    /// Resolves when no slot runs it any more; none can claim it from then on.
+    pub async fn close(&self) {
+        loop {
+            let freed = self.freed.notified();
+            match self.change(Self::FREE, Self::CLOSED) {
+                Ok(_) | Err(Self::CLOSED) => return,
+                Err(_) => freed.await,
+            }
         }
     }
 
     /// The slot does not run it any more.
     pub fn free(&self, slot: usize) {
         // Somebody else's claim stays.
-        let _ = self
-            .0
-            .compare_exchange(slot, Self::FREE, Ordering::AcqRel, Ordering::Acquire);
+        if self.change(slot, Self::FREE).is_ok() {
+            self.freed.notify_waiters();
+        }
     }
 }
 
@@ -181,8 +202,10 @@ impl Process {
         )
         .into_iter();
         let earliest = start.set.values().map(|it| it.guard.stops_at()).min();
-        let stops_at = earliest.unwrap_or(now);
-        let (ask_at, kill_at) = start.timing.stop_at(stops_at);
+        // One that waits for its first camera has no deadline.
+        let never = BootMillis::new(u64::MAX);
+        let (ask_at, kill_at) =
+            earliest.map_or((never, never), |stops_at| start.timing.stop_at(stops_at));
         let mut command = Command::new(words.next().unwrap_or_default())
             .args(words)
             .env(variables::WORKER_ID, &start.id)

@@ -49,6 +49,8 @@ pub(super) struct Desired {
     pub cameras: Shard,
     pub command: Arc<WorkerSettings>,
     pub timing: Timing,
+    /// Whether a worker runs here also without a camera: one is expected.
+    pub warm: bool,
     pub stop: Option<Stop>,
 }
 
@@ -263,7 +265,7 @@ impl Slot {
         if self.process.is_none() {
             if self.green.is_none()
                 && desired.stop.is_none()
-                && !wanted.is_empty()
+                && (!wanted.is_empty() || desired.warm)
                 && now >= self.start_at
             {
                 self.start(wanted, desired);
@@ -359,9 +361,10 @@ impl Slot {
             return;
         }
         if settled {
-            if wanted.is_empty() {
+            if wanted.is_empty() && !desired.warm {
                 end(process, Ending::Idle, TERMINATE_GRACE);
             } else if process.command != desired.command
+                && !wanted.is_empty()
                 && self.green.is_none()
                 && self.refused.as_ref() != Some(&desired.command)
             {

@@ -98,6 +98,7 @@ pub(super) async fn renewed(
         take: Vec::new(),
         give_up: Vec::new(),
         cameras: Vec::new(),
+        offers: Vec::new(),
         config: None,
         orders: Vec::new(),
     };

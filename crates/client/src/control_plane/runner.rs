@@ -600,8 +600,17 @@ impl Authority for RunnerClient {
     fn revoke(&self, _: Revoke) -> Answer<'_, Option<Lease>> {
         Box::pin(async { Err(unsupported()) })
     }
-    fn handoff(&self, _: HandoffStep) -> Answer<'_, HandoffState> {
-        Box::pin(async { Err(unsupported()) })
+    fn handoff(&self, step: HandoffStep) -> Answer<'_, HandoffState> {
+        Box::pin(async move {
+            if self.is_plain() {
+                return Err(unsupported());
+            }
+            let step = &step;
+            self.remote("handoff", |at| async move {
+                at.remote.handoff(step.clone()).await
+            })
+            .await
+        })
     }
     fn commit(&self, _: Transaction) -> Answer<'_, Committed> {
         Box::pin(async { Err(unsupported()) })

@@ -1,15 +1,27 @@
-//! Cameras, zones, runners and deployments as values: what is stored as records, checked field by field.
+//! Cameras, zones, runners and deployments as values: what is stored as records, checked field by field; and
+//! the rules over them: which runner should have which camera, and which it may be granted.
 
+mod admission;
+mod assignment;
 mod camera;
 mod deployment;
+mod fleet;
 mod polygon;
+mod report;
 mod runner;
+mod site;
+mod trouble;
 mod zone;
 
+pub use admission::{Admitted, Asked, Denied, admit};
+pub use assignment::{Decision, Decisions, Reason, Split};
 pub use camera::{Camera, MotionGating, ZoneTest};
 pub use deployment::{Deployment, DeploymentEvent, DeploymentState, Fleet, Seat, Side};
 pub use polygon::Polygon;
+pub use report::Report;
 pub use runner::{Runner, RunnerStatus};
+pub use site::{Holding, Member, Site, SiteCamera};
+pub use trouble::Trouble;
 pub use zone::{Zone, ZoneKind};
 
 use crate::{Invalid, Key, text::is_plain};
@@ -20,7 +32,9 @@ pub const CAMERA: &str = "camera";
 pub const ZONE: &str = "zone";
 /// The kind of the records of deployments.
 pub const DEPLOYMENT: &str = "deployment";
-/// The kind of runner records.
+/// The kind of the records about cameras that fail.
+pub const TROUBLE: &str = "camera-trouble";
+/// The kind of runner records, and of the leases that say that a runner is there.
 pub const RUNNER: &str = "runner";
 
 /// What is wrong with one field of a document, by its path (`zones[2].polygon`).

@@ -3,7 +3,7 @@
 
 use lease::{
     Acquire, Acquired, Cause, Labels,
-    registry::{Camera, RUNNER, Runner, RunnerStatus},
+    registry::{Asked, Camera, Denied, RUNNER, Runner, RunnerStatus, admit},
 };
 use leasehold_api::{AcquireRequest, Code};
 
@@ -28,36 +28,23 @@ pub(crate) async fn acquire(
         let (camera, runner) =
             tokio::join!(cameras::find(app, caller, uuid), runner(app, &runner_id));
         let camera = camera?;
-        let runner = runner?
-            .filter(|found| found.value.tenant_id == camera.value.tenant_id)
-            .ok_or_else(runners::unknown)?;
-        let foreign =
-            |asked: &Option<String>, own: &str| asked.as_deref().is_some_and(|it| it != own);
-        if foreign(&request.tenant_id, &camera.value.tenant_id)
-            || foreign(&request.site_id, &camera.value.site_id)
-        {
-            return Err(Camera::unknown());
-        }
-        if !camera.value.enabled {
-            return Err(Reject::new(
-                Code::CameraDisabled,
-                "the camera is switched off",
-            ));
-        }
+        let runner = runner?.ok_or_else(runners::unknown)?;
+        let asked = Asked {
+            // A runner that keeps no incarnation of its own means the one that is registered.
+            incarnation: request
+                .incarnation
+                .as_ref()
+                .map(|_| &acquire.holder.incarnation),
+            tenant: request.tenant_id.as_deref(),
+            site: request.site_id.as_deref(),
+            limit: acquire.limit,
+        };
+        let admitted = admit(&camera.value, &runner.value, asked).map_err(denied)?;
         versions(app, request, &camera.value).await?;
         let mut wanted = acquire.clone();
-        // A runner that keeps no incarnation of its own means the one that is registered.
-        if request.incarnation.is_none() {
-            wanted.holder.incarnation = runner.value.incarnation.clone();
-        } else if wanted.holder.incarnation != runner.value.incarnation {
-            return Err(Reject::new(
-                Code::RunnerAlreadyRegistered,
-                "another incarnation of this runner is registered",
-            ));
-        }
+        wanted.holder.incarnation = admitted.incarnation;
+        wanted.limit = Some(admitted.limit);
         let takes_new = runner.value.status == RunnerStatus::Active;
-        let capacity = if takes_new { runner.value.capacity } else { 0 };
-        wanted.limit = Some(wanted.limit.map_or(capacity, |limit| limit.min(capacity)));
         let mut labels: std::collections::BTreeMap<_, _> = wanted.labels.into();
         labels.insert(lease::TENANT.to_owned(), camera.value.tenant_id.clone());
         labels.insert(lease::SITE.to_owned(), camera.value.site_id.clone());
@@ -86,6 +73,18 @@ pub(crate) async fn acquire(
     Err(store::contended())
 }
 
+fn denied(denied: Denied) -> Reject {
+    match denied {
+        Denied::UnknownRunner => runners::unknown(),
+        Denied::UnknownCamera => Camera::unknown(),
+        Denied::Disabled => Reject::new(Code::CameraDisabled, "the camera is switched off"),
+        Denied::OtherIncarnation => Reject::new(
+            Code::RunnerAlreadyRegistered,
+            "another incarnation of this runner is registered",
+        ),
+    }
+}
+
 async fn runner(app: &App, id: &str) -> Result<Option<Found<Runner>>, Reject> {
     match place_of(app.authority(), RUNNER, id).await? {
         Some(place) => store::load(app.authority(), place.value.key(RUNNER, id)?).await,
@@ -111,7 +110,7 @@ async fn versions(app: &App, request: &AcquireRequest, camera: &Camera) -> Resul
     if is(&request.config_version, &config) && is(&request.zone_version, &zones) {
         return Ok(());
     }
-    let whole = site::version(app.authority(), &place).await?;
+    let whole = site::version(app, &place).await?;
     if is(&request.config_version, &whole.config_version)
         && is(&request.zone_version, &whole.zone_version)
     {

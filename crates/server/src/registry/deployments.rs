@@ -1,19 +1,18 @@
 //! Deployments: what a group of runners moves to, and the steps there. What the next step is, the kernel
 //! decides; which camera goes to which runner, the assignment does.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use lease::{
     Committed, Expect, Key, Transaction, UnixMillis, Write,
-    registry::{DEPLOYMENT, Deployment, DeploymentState, Fleet, Seat, Side},
+    registry::{DEPLOYMENT, Deployment, DeploymentState, Seat, Side},
 };
 use leasehold_api::{Code, DeploymentRequest, Seconds};
 
 use super::{
-    Place,
-    assignment::{Member, Site},
-    enter, invalid,
+    Place, enter, invalid,
     store::{self, Found},
+    view,
 };
 use crate::{App, Reject, auth::Caller};
 
@@ -45,12 +44,17 @@ async fn look(app: &App) -> Result<(), Reject> {
     for found in all.iter().filter(|it| it.value.state.is_open()) {
         let deployment = &found.value;
         let place = Place::new(&deployment.tenant_id, &deployment.site_id)?;
-        let site = Site::load(authority, &place).await?;
-        let Some(next) = deployment.advance(&fleet(&site, deployment), site.now) else {
+        let now = authority.now().await?;
+        let planned = app
+            .sites()
+            .planned(app, &place, Some(found.revision), now)
+            .await?;
+        let site = view::with_reports(authority, &place, planned.site.clone()).await?;
+        let Some(next) = deployment.advance(&site.fleet(deployment), now) else {
             continue;
         };
         // Another server that looks at the same time does the same; one of them is first.
-        if write(app, found.expect(), &next, site.now).await?
+        if write(app, found.expect(), &next, now).await?
             && deployment.history.len() != next.history.len()
         {
             tracing::info!(
@@ -63,64 +67,6 @@ async fn look(app: &App) -> Result<(), Reject> {
         }
     }
     Ok(())
-}
-
-/// How everything stands in a deployment.
-fn fleet<'a>(site: &'a Site, deployment: &Deployment) -> Fleet<'a> {
-    let by_name: BTreeMap<&str, &Member> = site
-        .runners
-        .iter()
-        .map(|it| (it.runner.runner_id.as_str(), it))
-        .collect();
-    let new: Vec<&Member> = site
-        .runners
-        .iter()
-        .filter(|it| it.side(deployment) == Some(Side::New))
-        .collect();
-    let held = |member: &Member| {
-        let id = &member.runner.runner_id;
-        site.holders.values().filter(|it| *it == id).count()
-    };
-    let takes = new.iter().filter(|it| it.takes());
-    let cameras = site
-        .cameras
-        .iter()
-        .map(|it| &it.value)
-        .filter(|camera| site.rest(camera).is_none());
-    Fleet {
-        runners: new.iter().filter(|it| it.present).count(),
-        room: takes
-            .map(|it| (it.runner.capacity as usize).saturating_sub(held(it)))
-            .sum(),
-        cameras: cameras
-            .map(|camera| {
-                let name = camera.camera_uuid.as_str();
-                let holder = site
-                    .holders
-                    .get(name)
-                    .and_then(|it| by_name.get(it.as_str()));
-                let seat = if new.iter().any(|it| site.fails_on(camera, it)) {
-                    Seat::Failed
-                } else {
-                    match holder.map(|it| (it, it.side(deployment))) {
-                        Some((member, Some(Side::New))) => {
-                            let since = site.held_since.get(name);
-                            if since.is_some_and(|since| member.report.works(name, *since)) {
-                                Seat::Working
-                            } else {
-                                Seat::Starting
-                            }
-                        }
-                        Some((_, Some(Side::Old))) if !site.troubles.contains_key(name) => {
-                            Seat::Old
-                        }
-                        _ => Seat::Other,
-                    }
-                };
-                (name, seat)
-            })
-            .collect(),
-    }
 }
 
 fn key(place: &Place, group: &str) -> Result<Key, Reject> {
@@ -162,7 +108,7 @@ async fn write(
         writes: vec![write],
         ..Transaction::default()
     };
-    let committed = app.authority().commit(transaction).await?;
+    let committed = store::commit(app, transaction).await?;
     Ok(matches!(committed, Committed::Done { .. }))
 }
 
@@ -173,17 +119,18 @@ pub(crate) async fn start(
     request: DeploymentRequest,
 ) -> Result<Found<Deployment>, Reject> {
     let place = enter(caller, &request.tenant_id, &request.site_id)?;
-    let site = Site::load(app.authority(), &place).await?;
+    let site = view::load(app.authority(), &place).await?;
     let from_version = match request.from_version {
         Some(version) => version,
-        None => usual_version(&site, &request.deployment_group, &request.to_version).ok_or_else(
-            || {
+        None => site
+            .usual_version(&request.deployment_group, &request.to_version)
+            .map(str::to_owned)
+            .ok_or_else(|| {
                 Reject::field(
                     "from_version",
                     "the version to move from: the group has no runners of another version",
                 )
-            },
-        )?,
+            })?,
     };
     let mut deployment = Deployment {
         tenant_id: request.tenant_id,
@@ -205,7 +152,8 @@ pub(crate) async fn start(
     };
     deployment.validate().map_err(invalid)?;
     // What the new version has already stays with it.
-    deployment.shifted = fleet(&site, &deployment)
+    deployment.shifted = site
+        .fleet(&deployment)
         .cameras
         .iter()
         .filter(|(_, seat)| matches!(seat, Seat::Working | Seat::Starting))
@@ -236,19 +184,6 @@ pub(crate) async fn start(
         return Err(store::contended());
     }
     store::load(app.authority(), key).await?.ok_or_else(unknown)
-}
-
-/// The version that most present runners of a group have, beside the new one.
-fn usual_version(site: &Site, group: &str, new: &str) -> Option<String> {
-    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    for member in site.runners.iter().filter(|it| it.present) {
-        let runner = &member.runner;
-        if runner.deployment_group == group && runner.deployment_version != new {
-            *counts.entry(&runner.deployment_version).or_default() += 1;
-        }
-    }
-    let (version, _) = counts.into_iter().max_by_key(|(_, count)| *count)?;
-    Some(version.to_owned())
 }
 
 /// What an operator orders.
@@ -305,20 +240,23 @@ pub(crate) async fn shown(
 ) -> Result<leasehold_api::Deployment, Reject> {
     let it = &found.value;
     let place = Place::new(&it.tenant_id, &it.site_id)?;
-    let site = Site::load(app.authority(), &place).await?;
+    let now = app.authority().now().await?;
+    let planned = app
+        .sites()
+        .planned(app, &place, Some(found.revision), now)
+        .await?;
+    let members = || planned.site.runners.values();
     let on = |side: Side| {
-        let of_side: BTreeSet<&str> = site
-            .runners
-            .iter()
+        let of_side: BTreeSet<&str> = members()
             .filter(|member| member.side(it) == Some(side))
             .map(|member| member.runner.runner_id.as_str())
             .collect();
-        let holders = site.holders.values();
-        holders.filter(|it| of_side.contains(it.as_str())).count()
+        let holdings = planned.site.holdings.values();
+        holdings
+            .filter(|it| of_side.contains(it.holder.name.as_str()))
+            .count()
     };
-    let runners_new = site
-        .runners
-        .iter()
+    let runners_new = members()
         .filter(|member| member.present && member.side(it) == Some(Side::New))
         .count();
     Ok(leasehold_api::Deployment {

@@ -3,21 +3,15 @@
 use std::collections::{HashMap, HashSet};
 
 use lease::{
-    Acquired, Holder, Lease, LeaseId, Loss, Renew, Renewal, Renewals, UnixMillis,
-    registry::{CAMERA, Camera, RUNNER, Runner, RunnerStatus},
+    Acquired, Holder, Lease, LeaseId, Loss, Renew, Renewal, Renewals, Revision, UnixMillis,
+    registry::{CAMERA, RUNNER, Reason, Report, Runner, RunnerStatus, SiteCamera},
 };
 use leasehold_api::{
     Assignments, CameraVersion, Code, GiveUp, LostLease, RunnerHeartbeatAnswer,
     RunnerHeartbeatRequest,
 };
 
-use super::{
-    assignment::{Reason, Site},
-    runners::{self, Report},
-    site,
-    store::Found,
-    trouble,
-};
+use super::{runners, trouble, view::Planned};
 use crate::{App, Reject, auth::Caller, ops, outbox::Heartbeat};
 
 /// More lease ids than a runner can have.
@@ -66,23 +60,27 @@ pub(crate) async fn heartbeat(
         timestamp: presence.renewed_at.unwrap_or(presence.acquired_at).into(),
     });
     let place = runners::place(runner);
-    let mut site = Site::load(app.authority(), &place).await?;
-    trouble::note(
-        app,
-        &mut site,
-        runner,
-        &kept.cameras,
-        &request.camera_status,
-    )
-    .await?;
-    let config = site::version_of(app.authority(), &place, &site.cameras).await?;
-    let assignments = assignments(&site, runner, &kept.cameras);
-    let mine: HashSet<&str> = kept.cameras.iter().map(|lease| lease.key.id()).collect();
-    let cameras = site
+    // The runner's own registration, and what it has heard of, are in the answer.
+    let seen = request.revision.map(Revision::new);
+    let seen = seen.unwrap_or(found.revision).max(found.revision);
+    let sites = app.sites();
+    let mut planned = sites.planned(app, &place, Some(seen), at).await?;
+    let status = &request.camera_status;
+    if trouble::note(app, &planned.site, runner, &kept.cameras, status, at).await? {
+        planned = sites.planned(app, &place, Some(seen), at).await?;
+    }
+    let assignments = assignments(&planned, runner, &kept.cameras);
+    let cameras = kept
         .cameras
         .iter()
-        .filter(|found| mine.contains(found.value.camera_uuid.as_str()))
-        .map(|found| version(&found.value))
+        .filter_map(|lease| planned.site.cameras.get(lease.key.id()))
+        .map(|it| version(it))
+        .collect();
+    let offers = planned.offered_to(&runners::holder(runner)?);
+    let offers = offers
+        .iter()
+        .filter_map(|name| planned.site.cameras.get(name))
+        .map(|it| version(it))
         .collect();
     // A third of the presence, so that two may go missing.
     let due = presence
@@ -102,7 +100,8 @@ pub(crate) async fn heartbeat(
         take: assignments.take,
         give_up: assignments.give_up,
         cameras,
-        config: Some(config),
+        offers,
+        config: Some(planned.version.clone()),
         orders: match runner.status {
             RunnerStatus::Draining => vec!["drain".to_owned()],
             RunnerStatus::Cordoned => vec!["cordon".to_owned()],
@@ -236,51 +235,58 @@ async fn present(
     ops::renew_one(app, &lease, Some(report.into())).await
 }
 
-fn version(camera: &Camera) -> CameraVersion {
+fn version(it: &SiteCamera) -> CameraVersion {
     CameraVersion {
-        camera_uuid: camera.camera_uuid.clone(),
-        config_version: camera.config_version(),
-        zone_version: camera.zone_version(),
+        camera_uuid: it.camera.camera_uuid.clone(),
+        config_version: it.config_version.clone(),
+        zone_version: it.zone_version.clone(),
     }
 }
 
 /// What a runner should keep, take and give up.
-pub(crate) fn assignments(site: &Site, runner: &Runner, held: &[Lease]) -> Assignments {
+pub(crate) fn assignments(planned: &Planned, runner: &Runner, held: &[Lease]) -> Assignments {
     let me = Some(runner.runner_id.as_str());
-    let cameras: HashMap<&str, &Found<Camera>> = site
-        .cameras
-        .iter()
-        .map(|found| (found.value.camera_uuid.as_str(), found))
-        .collect();
+    let site = &planned.site;
     let mut answer = Assignments {
         runner_id: runner.runner_id.clone(),
         ..Assignments::default()
     };
-    for (name, decision) in site.decide() {
-        let Some(camera) = cameras.get(name) else {
+    for name in planned.of(&runner.runner_id) {
+        let (Some(it), Some(decision)) = (site.cameras.get(name), planned.decisions.get(name))
+        else {
             continue;
         };
-        if decision.from == me && decision.reason == Reason::Kept {
-            answer.keep.push(version(&camera.value));
-        } else if decision.from == me {
+        if decision.from.as_deref() != me {
+            answer.take.push(version(it));
+        } else if decision.reason == Reason::Kept {
+            answer.keep.push(version(it));
+        } else {
+            let next = decision.to.as_ref();
             answer.give_up.push(GiveUp {
-                camera_uuid: name.to_owned(),
+                camera_uuid: name.to_string(),
                 reason: decision.reason.word().to_owned(),
-                to: decision.to.map(str::to_owned),
+                to: next.map(ToString::to_string),
+                to_incarnation: next
+                    .and_then(|it| site.runners.get(it))
+                    .filter(|it| it.present)
+                    .map(|it| it.runner.incarnation.as_str().to_owned()),
             });
-        } else if decision.from.is_none() && decision.to == me {
-            answer.take.push(version(&camera.value));
         }
     }
+    let mine: HashSet<&str> = held.iter().map(|lease| lease.key.id()).collect();
+    answer
+        .take
+        .retain(|it| !mine.contains(it.camera_uuid.as_str()));
     // Cameras of another site, or none at all any more: the plan of this site does not know them.
     for lease in held {
         let id = lease.key.id();
         let elsewhere = lease.labels.get(lease::SITE) != Some(runner.site_id.as_str());
-        if !elsewhere && !cameras.contains_key(id) {
+        if !elsewhere && !site.cameras.contains_key(id) {
             answer.give_up.push(GiveUp {
                 camera_uuid: id.to_owned(),
                 reason: "removed".to_owned(),
                 to: None,
+                to_incarnation: None,
             });
         }
     }

@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use lease::{
     Committed, Transaction, UnixMillis,
-    registry::{CAMERA, Camera, RUNNER, Runner},
+    registry::{RUNNER, Reason, Runner},
 };
 
 use super::{
-    Place,
-    assignment::{Reason, Site},
-    index_key, runners,
+    Place, index_key, runners,
+    site::SITE_CHANGE,
     store::{self, Found},
+    view::Planned,
 };
 use crate::{App, Reject, options::RunnerOptions};
 
@@ -52,17 +52,17 @@ impl Housekeeping {
         options: RunnerOptions,
         now: UnixMillis,
     ) -> Result<(), Reject> {
-        let cameras: Vec<Found<Camera>> =
-            store::all(app.authority(), CAMERA, String::new()).await?;
-        let places: BTreeSet<(&str, &str)> = cameras
-            .iter()
-            .map(|it| (it.value.tenant_id.as_str(), it.value.site_id.as_str()))
-            .collect();
+        // Every site that ever had a camera or a zone.
+        let changes: Vec<Found<()>> =
+            store::all(app.authority(), SITE_CHANGE, String::new()).await?;
         let mut counts: BTreeMap<&'static str, (i64, i64)> = BTreeMap::new();
         let mut seen = HashMap::new();
-        for (tenant, site) in places {
-            let site = Site::load(app.authority(), &Place::new(tenant, site)?).await?;
-            for (camera, reason) in unowned(&site) {
+        for change in &changes {
+            let Some(place) = Place::of_id(change.key.id()) else {
+                continue;
+            };
+            let planned = app.sites().planned(app, &place, None, now).await?;
+            for (camera, reason) in unowned(&planned) {
                 let since = self.unowned.get(camera).copied().unwrap_or(now);
                 let (all, long) = counts.entry(reason).or_default();
                 *all += 1;
@@ -115,7 +115,7 @@ impl Housekeeping {
                 ],
                 ..Transaction::default()
             };
-            if let Committed::Done { .. } = authority.commit(transaction).await? {
+            if let Committed::Done { .. } = store::commit(app, transaction).await? {
                 tracing::info!(runner = id, "runner forgotten");
             }
         }
@@ -125,26 +125,21 @@ impl Housekeeping {
 }
 
 /// The cameras that somebody should have and nobody has, each with the reason.
-fn unowned(site: &Site) -> Vec<(&str, &'static str)> {
-    let decisions = site.decide();
-    let mut found = Vec::new();
-    for it in &site.cameras {
-        let camera = &it.value;
-        let Some(decision) = decisions.get(camera.camera_uuid.as_str()) else {
-            continue;
-        };
-        if decision.from.is_some() {
-            continue;
-        }
-        let reason = match (decision.reason, decision.to) {
-            (Reason::Disabled, _) => continue,
+fn unowned(planned: &Planned) -> Vec<(&str, &'static str)> {
+    let site = &planned.site;
+    let nobody = site.runners.values().all(|it| !it.present);
+    let free = planned.decisions.iter().filter(|(_, it)| it.from.is_none());
+    free.filter_map(|(name, decision)| {
+        let camera = &site.cameras.get(name)?.camera;
+        let reason = match (decision.reason, &decision.to) {
+            (Reason::Disabled, _) => return None,
             (Reason::Parked, _) => "parked",
             (_, Some(_)) => "pending",
-            _ if site.runners.iter().all(|it| !it.present) => "no_runner",
+            _ if nobody => "no_runner",
             _ if site.candidates(camera).next().is_none() => "not_eligible",
             _ => "no_room",
         };
-        found.push((camera.camera_uuid.as_str(), reason));
-    }
-    found
+        Some((&**name, reason))
+    })
+    .collect()
 }

@@ -61,14 +61,6 @@ pub(crate) async fn load<T: Item>(
         .ok_or_else(T::unknown)
 }
 
-/// All of a site.
-pub(crate) async fn all<T: Item>(
-    authority: &dyn Authority,
-    place: &Place,
-) -> Result<Vec<Found<T>>, Reject> {
-    store::all(authority, T::KIND, place.prefix()).await
-}
-
 /// Adds one.
 pub(crate) async fn create<T: Item>(
     app: &App,
@@ -94,7 +86,7 @@ pub(crate) async fn create<T: Item>(
         let entry = store::put(index, place, now, now, "created")?;
         transaction.writes.push(entry);
     }
-    match app.authority().commit(transaction).await? {
+    match store::commit(app, transaction).await? {
         Committed::Done { .. } => store::load(app.authority(), key)
             .await?
             .ok_or_else(T::unknown),
@@ -200,7 +192,7 @@ async fn replace<T>(
         release: release.iter().map(LeaseRef::from).collect(),
         ..Transaction::default()
     };
-    let committed = app.authority().commit(transaction).await?;
+    let committed = store::commit(app, transaction).await?;
     Ok(matches!(committed, Committed::Done { .. }))
 }
 

@@ -1,18 +1,20 @@
 //! The registry: cameras, zones, sites, runners and deployments as records of the authority, so that they live in
-//! whatever home the leases live in. Who may have which camera is computed here from what is stored.
+//! whatever store the leases live in. Who should and who may have which camera, the kernel decides; here it
+//! is loaded and carried out.
 
 pub(crate) mod admission;
-pub(crate) mod assignment;
 pub(crate) mod cameras;
 pub(crate) mod deployments;
 pub(crate) mod heartbeat;
 pub(crate) mod housekeeping;
 pub(crate) mod items;
+pub(crate) mod plan;
 pub(crate) mod runners;
 pub(crate) mod secrets;
 pub(crate) mod site;
 pub(crate) mod store;
 pub(crate) mod trouble;
+pub(crate) mod view;
 mod zones;
 
 use lease::{Authority, Key, registry::FieldError};
@@ -22,7 +24,7 @@ use crate::{Reject, auth::Caller};
 
 /// Where something with a name of its own lives. Cameras and runners are found by their names alone,
 /// so a name can be given only once.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub(crate) struct Place {
     pub tenant_id: String,
     pub site_id: String,
@@ -36,6 +38,12 @@ impl Place {
             tenant_id: tenant.to_owned(),
             site_id: site.to_owned(),
         })
+    }
+
+    /// The site that an id belongs to: `tenant/site`, or with anything after it.
+    pub fn of_id(id: &str) -> Option<Self> {
+        let mut parts = id.split('/');
+        Self::new(parts.next()?, parts.next()?).ok()
     }
 
     /// What the ids of everything in this site begin with.
@@ -61,9 +69,14 @@ impl Place {
     }
 }
 
+/// The kind of the records that say where things of a kind live.
+pub(crate) fn index_kind(kind: &str) -> String {
+    format!("{kind}-id")
+}
+
 /// The record that says where the thing with this name lives.
 pub(crate) fn index_key(kind: &str, name: &str) -> Result<Key, Reject> {
-    Ok(Key::new(&format!("{kind}-id"), name)?)
+    Ok(Key::new(&index_kind(kind), name)?)
 }
 
 /// Where the thing with this name lives, if there is one.

@@ -6,11 +6,10 @@ use std::collections::HashMap;
 use lease::{
     Acquire, Authority, Cause, Committed, Holder, HolderName, Incarnation, Key, Labels, Lease,
     LeaseQuery, LeaseRef, Status, Transaction, Ttl, UnixMillis,
-    registry::{CAMERA, RUNNER, Runner, RunnerStatus},
+    registry::{CAMERA, RUNNER, Report, Runner, RunnerStatus},
 };
 use leasehold_api::{Code, RegisterRequest, Seconds};
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::Map;
 use sha2::{Digest as _, Sha256};
 
 use super::{
@@ -21,45 +20,6 @@ use crate::{App, Reject, auth::Caller, query::MAX_PAGE};
 
 /// How many cameras a runner may have when it does not say.
 const DEFAULT_CAPACITY: u32 = 16;
-
-/// What a runner reports with a heartbeat, kept with its presence.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Report {
-    #[serde(default)]
-    pub current_load: u32,
-    #[serde(default)]
-    pub metrics: Map<String, Value>,
-    /// When it was made: what the runner got since is not in it.
-    #[serde(default)]
-    pub at: UnixMillis,
-    /// The cameras that it had and did not report as working, as far as they fit.
-    #[serde(default)]
-    pub not_working: Vec<String>,
-    /// How many these are.
-    #[serde(default)]
-    pub not_working_count: usize,
-}
-
-impl Report {
-    /// More names than a report has room for beside everything else in it.
-    pub const MAX_NAMES: usize = 16;
-
-    /// The report that came with the last renewal of a presence.
-    pub fn of(presence: &Lease) -> Self {
-        presence
-            .stats
-            .as_deref()
-            .and_then(|text| serde_json::from_str(text).ok())
-            .unwrap_or_default()
-    }
-
-    /// Whether a camera was reported as working by a runner that has had it since then.
-    pub fn works(&self, camera: &str, since: UnixMillis) -> bool {
-        since < self.at
-            && self.not_working_count <= Self::MAX_NAMES
-            && !self.not_working.iter().any(|it| it == camera)
-    }
-}
 
 pub(crate) fn unknown() -> Reject {
     Reject::new(Code::RunnerNotFound, "no such runner is registered")
@@ -188,7 +148,7 @@ pub(crate) async fn register(
             acquire: Some(presence_of(&runner)?),
             ..Transaction::default()
         };
-        match authority.commit(transaction).await? {
+        match store::commit(app, transaction).await? {
             Committed::Done { .. } => {
                 release_others(app, &runner).await?;
                 let found = store::load(authority, key).await?.ok_or_else(unknown)?;
@@ -301,7 +261,7 @@ async fn release(app: &App, leases: Vec<LeaseRef>) -> Result<usize, Reject> {
             release: chunk.to_vec(),
             ..Transaction::default()
         };
-        app.authority().commit(transaction).await?;
+        store::commit(app, transaction).await?;
     }
     Ok(leases.len())
 }
@@ -321,7 +281,7 @@ pub(crate) async fn delete(app: &App, caller: &Caller, id: &str) -> Result<usize
             release: presence.iter().map(LeaseRef::from).collect(),
             ..Transaction::default()
         };
-        if let Committed::Done { .. } = app.authority().commit(transaction).await? {
+        if let Committed::Done { .. } = store::commit(app, transaction).await? {
             let cameras = cameras_of(app, &found.value).await?;
             return release(app, cameras.iter().map(LeaseRef::from).collect()).await;
         }
@@ -360,7 +320,7 @@ pub(crate) async fn order(
             )?],
             ..Transaction::default()
         };
-        if let Committed::Done { .. } = app.authority().commit(transaction).await? {
+        if let Committed::Done { .. } = store::commit(app, transaction).await? {
             return find(app, caller, id).await;
         }
     }

@@ -1,16 +1,16 @@
 //! Sites: what they demand, and the versions of everything in them.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use lease::{
     Authority, Committed, Transaction, UnixMillis, Write, canonical,
-    registry::{Camera, Zone},
+    registry::{SiteCamera, Zone},
 };
 use leasehold_api::{SiteSettings, SiteVersion};
 use serde_json::json;
 
 use super::{
-    Place, items,
+    Place,
     store::{self, Found},
 };
 use crate::{App, Reject};
@@ -19,7 +19,7 @@ use crate::{App, Reject};
 const SITE: &str = "site";
 /// The kind of the records that hold the time of a site's last change. Apart from the settings, since it
 /// is written blindly with every change in the site.
-const SITE_CHANGE: &str = "site-change";
+pub(super) const SITE_CHANGE: &str = "site-change";
 
 /// Notes that something in the site changed.
 pub(super) fn touch(place: &Place, now: UnixMillis) -> Result<Write, Reject> {
@@ -52,41 +52,37 @@ pub(crate) async fn set(app: &App, place: &Place, settings: SiteSettings) -> Res
         )?],
         ..Transaction::default()
     };
-    match app.authority().commit(transaction).await? {
+    match store::commit(app, transaction).await? {
         Committed::Done { .. } => Ok(()),
         Committed::Conflict { .. } | Committed::Refused(_) => Err(store::contended()),
     }
 }
 
 /// The versions of everything in the site.
-pub(crate) async fn version(
-    authority: &dyn Authority,
-    place: &Place,
-) -> Result<SiteVersion, Reject> {
-    let cameras = items::all(authority, place).await?;
-    version_of(authority, place, &cameras).await
+pub(crate) async fn version(app: &App, place: &Place) -> Result<SiteVersion, Reject> {
+    let now = app.authority().now().await?;
+    let planned = app.sites().planned(app, place, None, now).await?;
+    Ok(planned.version.clone())
 }
 
-/// The same, for a caller that has the cameras at hand.
-pub(crate) async fn version_of(
-    authority: &dyn Authority,
-    place: &Place,
-    cameras: &[Found<Camera>],
-) -> Result<SiteVersion, Reject> {
-    let zones: Vec<Found<Zone>> = items::all(authority, place).await?;
-    let zones: Vec<_> = zones.iter().map(|found| &found.value).collect();
-    let of = |version: fn(&Camera) -> String| -> BTreeMap<&str, String> {
+/// The same, computed. Zones come in the order of their numbers.
+pub(super) fn version_of<'a>(
+    cameras: &'a BTreeMap<Arc<str>, Arc<SiteCamera>>,
+    zones: impl Iterator<Item = &'a Zone>,
+    changed_at: Option<UnixMillis>,
+) -> SiteVersion {
+    let of = |version: fn(&SiteCamera) -> &str| -> BTreeMap<&str, &str> {
         cameras
-            .iter()
-            .map(|found| (found.value.camera_uuid.as_str(), version(&found.value)))
+            .values()
+            .map(|it| (it.camera.camera_uuid.as_str(), version(it)))
             .collect()
     };
-    let change: Option<Found<()>> = store::load(authority, place.site_key(SITE_CHANGE)?).await?;
-    Ok(SiteVersion {
-        config_version: canonical::version(&json!(of(Camera::config_version))),
+    let zones: Vec<&Zone> = zones.collect();
+    SiteVersion {
+        config_version: canonical::version(&json!(of(|it| &it.config_version))),
         zone_version: canonical::version(
-            &json!({"cameras": of(Camera::zone_version), "site": zones}),
+            &json!({"cameras": of(|it| &it.zone_version), "site": zones}),
         ),
-        last_updated: change.map(|found| found.updated_at.into()),
-    })
+        last_updated: changed_at.map(Into::into),
+    }
 }

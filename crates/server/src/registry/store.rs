@@ -1,12 +1,14 @@
 //! Documents in records: reading, paging, changing, and the tags of their versions.
 
 use http::{HeaderMap, HeaderValue, header};
-use lease::{Authority, Expect, Key, RecordQuery, Revision, UnixMillis, Write};
+use lease::{
+    Authority, Committed, Expect, Key, RecordQuery, Revision, Transaction, UnixMillis, Write,
+};
 use leasehold_api::Code;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 
-use crate::{Reject, query::MAX_PAGE};
+use crate::{App, Reject, query::MAX_PAGE};
 
 /// How often a change without a condition is tried again when others change the same document.
 pub(crate) const ATTEMPTS: usize = 8;
@@ -57,7 +59,7 @@ pub(crate) fn absent(key: Key) -> Expect {
     }
 }
 
-fn read<T: DeserializeOwned>(record: lease::Record) -> Result<Found<T>, Reject> {
+pub(crate) fn read<T: DeserializeOwned>(record: lease::Record) -> Result<Found<T>, Reject> {
     let stored: Stored<T> = serde_json::from_str(&record.value).map_err(|error| {
         tracing::error!(key = %record.key, %error, "a record cannot be read");
         Reject::new(Code::InternalError, "a stored document cannot be read")
@@ -110,6 +112,15 @@ pub(crate) async fn all<T: DeserializeOwned>(
         }
     }
     Ok(everything)
+}
+
+/// Changes documents, and lets the sites in memory know up to where they must have come.
+pub(crate) async fn commit(app: &App, transaction: Transaction) -> Result<Committed, Reject> {
+    let committed = app.authority().commit(transaction).await?;
+    if let Committed::Done { revision, .. } = &committed {
+        app.sites().wrote(*revision);
+    }
+    Ok(committed)
 }
 
 /// Writes a document.

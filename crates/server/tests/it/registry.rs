@@ -464,7 +464,8 @@ async fn one_heartbeat_renews_everything_and_tells_everything() {
     assert_eq!(answer["orders"], json!(["drain"]));
     assert_eq!(
         answer["give_up"],
-        json!([{"camera_uuid": "cam-1", "reason": "draining", "to": "r2"}])
+        json!([{"camera_uuid": "cam-1", "reason": "draining", "to": "r2",
+            "to_incarnation": "worker-01.example.com_8080"}])
     );
     let (_, answer) = server
         .call(ADMIN, "PUT", "/api/v1/runners/r2/heartbeat/", beat(vec![]))

@@ -2,7 +2,7 @@
 
 use ::lease::{
     RecordQuery, UnixMillis,
-    registry::{CAMERA, Camera},
+    registry::{CAMERA, Camera, Trouble},
 };
 use axum::{
     extract::{Path, State},
@@ -25,7 +25,7 @@ use crate::{
     registry::{
         cameras, enter, items, runners,
         store::{self, Condition, Found},
-        trouble::{self, Trouble},
+        trouble,
     },
 };
 
@@ -48,7 +48,7 @@ pub(super) fn view(
     let zone_version = found.value.zone_version();
     let parked = trouble
         .filter(|it| found.value.enabled && it.parks(&config_version, now))
-        .and_then(Trouble::shown);
+        .and_then(trouble::shown);
     let camera = if caller.may(Area::Credentials, Level::Read) {
         found.value
     } else {

@@ -7,12 +7,12 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use crate::{
     App, Json, Reject,
     auth::{Auth, RunnersRead},
-    registry::{Place, assignment::Site, cameras, enter, heartbeat, runners},
+    registry::{Place, cameras, enter, heartbeat, plan, runners, view},
 };
 
 pub(super) fn router() -> OpenApiRouter<App> {
     OpenApiRouter::new()
-        .routes(routes!(plan))
+        .routes(routes!(moves))
         .routes(routes!(explain))
         .routes(routes!(assignments))
 }
@@ -21,14 +21,14 @@ pub(super) fn router() -> OpenApiRouter<App> {
 #[utoipa::path(get, path = paths::SITE_PLAN, tag = "sites", security(("bearer" = ["runners:read"])),
     params(("tenant_id" = String, Path), ("site_id" = String, Path)),
     responses((status = 200, body = Plan)))]
-async fn plan(
+async fn moves(
     Auth(caller, _): Auth<RunnersRead>,
     State(app): State<App>,
     Path((tenant_id, site_id)): Path<(String, String)>,
 ) -> Result<Json<Plan>, Reject> {
     let place = enter(&caller, &tenant_id, &site_id)?;
-    let site = Site::load(app.authority(), &place).await?;
-    Ok(Json(site.plan()))
+    let site = view::load(app.authority(), &place).await?;
+    Ok(Json(plan::plan(&site)))
 }
 
 /// Why a camera is where it is.
@@ -42,8 +42,8 @@ async fn explain(
 ) -> Result<Json<Explanation>, Reject> {
     let camera = cameras::find(&app, &caller, &uuid).await?.value;
     let place = Place::new(&camera.tenant_id, &camera.site_id)?;
-    let site = Site::load(app.authority(), &place).await?;
-    Ok(Json(site.explain(&camera)))
+    let site = view::load(app.authority(), &place).await?;
+    Ok(Json(plan::explain(&site, &camera.into())))
 }
 
 /// Which cameras a runner should have.
@@ -55,8 +55,14 @@ async fn assignments(
     State(app): State<App>,
     Path(id): Path<String>,
 ) -> Result<Json<Assignments>, Reject> {
-    let runner = runners::find(&app, &caller, &id).await?.value;
-    let held = runners::cameras_of(&app, &runner).await?;
-    let site = Site::load(app.authority(), &runners::place(&runner)).await?;
-    Ok(Json(heartbeat::assignments(&site, &runner, &held)))
+    let found = runners::find(&app, &caller, &id).await?;
+    let runner = &found.value;
+    let held = runners::cameras_of(&app, runner).await?;
+    let place = runners::place(runner);
+    let now = app.authority().now().await?;
+    let planned = app
+        .sites()
+        .planned(&app, &place, Some(found.revision), now)
+        .await?;
+    Ok(Json(heartbeat::assignments(&planned, runner, &held)))
 }

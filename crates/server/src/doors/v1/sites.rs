@@ -54,5 +54,5 @@ async fn version(
     Path((tenant_id, site_id)): Path<(String, String)>,
 ) -> Result<Json<SiteVersion>, Reject> {
     let place = enter(&caller, &tenant_id, &site_id)?;
-    site::version(app.authority(), &place).await.map(Json)
+    site::version(&app, &place).await.map(Json)
 }

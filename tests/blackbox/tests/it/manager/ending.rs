@@ -1,10 +1,9 @@
 //! Orders and signals.
 
-use leasehold_testkit::wait;
 use nix::sys::signal::Signal;
 use serde_json::json;
 
-use super::stage::{Stage, contradictions, is_alive, longest_gap};
+use super::stage::{Stage, is_alive};
 use crate::cli_support::{SOON, boot_ms};
 
 #[tokio::test]
@@ -59,28 +58,4 @@ async fn a_second_sigterm_does_not_wait_for_a_stubborn_worker() {
     assert!(boot_ms() - again < 5_000);
     assert!(!is_alive(pids[0]));
     assert!(stage.owners().await.is_empty());
-}
-
-#[tokio::test]
-async fn a_drained_manager_hands_its_cameras_to_another() {
-    let stage = Stage::start(8).await;
-    let one = stage.manager("m1", json!({})).await;
-    stage.working(8, 0).await;
-    let two = stage.manager("m2", json!({})).await;
-    wait::until(SOON, "the second one is there", async || {
-        two.get("/healthz").await["registered"] == true
-    })
-    .await;
-    let ordered = boot_ms();
-    let (status, _) = stage
-        .call("POST", "/runners/m1/drain/", Some(json!({})))
-        .await;
-    assert_eq!(status, 200);
-    stage.holds("m2", 8).await;
-    let took_ms = boot_ms() - ordered;
-    stage.working(8, boot_ms()).await;
-    assert_eq!(one.get("/healthz").await["status"], "draining");
-    let gap = longest_gap(&stage.since(ordered));
-    println!("drained in {took_ms} ms, longest gap of a camera {gap} ms");
-    assert_eq!(contradictions(&stage.lines()), Vec::<String>::new());
 }

@@ -6,6 +6,7 @@ mod config;
 mod deploy;
 mod ending;
 mod faults;
+mod handover;
 mod others;
 mod outage;
 mod spread;

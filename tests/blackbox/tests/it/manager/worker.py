@@ -38,6 +38,7 @@ def write(**line):
 
 def take(shard):
     global generation
+    time.sleep(float(os.environ.get("SLOW_CHANGE", "0")) if generation else 0)
     with lock:
         if shard["generation"] < generation:
             return 409
@@ -101,6 +102,7 @@ class Handler(BaseHTTPRequestHandler):
 if behave == "grandchild":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     subprocess.Popen(["setsid", "sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"])
+time.sleep(float(os.environ.get("SLOW_START", "0")))
 with open(config) as file:
     take(json.load(file))
 print("worker is up", flush=True)

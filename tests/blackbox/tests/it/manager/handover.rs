@@ -1,0 +1,167 @@
+//! Cameras go from one manager to another by hand-over (L18): the first goes on until the second is ready.
+
+use std::collections::BTreeMap;
+
+use leasehold_testkit::wait;
+use nix::sys::signal::Signal;
+use serde_json::json;
+
+use super::stage::{Line, Manager, Stage, contradictions};
+use crate::cli_support::{SOON, boot_ms};
+
+/// What a camera may be without a processor, in ms, for 19 of 20 hand-overs. Worker processes in Python on
+/// a busy machine take their time.
+const GAP_MS: u64 = 1_000;
+
+/// The gap of each camera that changed its worker process, sorted; every change came with a larger token.
+pub fn gaps(by_camera: &BTreeMap<String, Vec<Line>>) -> Vec<u64> {
+    let mut gaps = Vec::new();
+    for pair in by_camera.values().flat_map(|lines| lines.windows(2)) {
+        if pair[0].pid() != pair[1].pid() {
+            assert!(pair[1].token() > pair[0].token(), "{pair:?}");
+            gaps.push(pair[1].at() - pair[0].at());
+        }
+    }
+    gaps.sort_unstable();
+    gaps
+}
+
+pub fn p95(gaps: &[u64]) -> u64 {
+    let place = (gaps.len() * 95).div_ceil(100).saturating_sub(1);
+    gaps.get(place).copied().unwrap_or(u64::MAX)
+}
+
+async fn registered(manager: &Manager) {
+    wait::until(SOON, "the manager is there", async || {
+        manager.get("/healthz").await["registered"] == true
+    })
+    .await;
+}
+
+/// Every change of hands was a hand-over: no camera was free in between, and the gaps are short.
+async fn handed_over(stage: &Stage, since: u64, moved: usize) {
+    let gaps = gaps(&stage.since(since));
+    println!("gap of each camera in ms: {gaps:?}");
+    assert_eq!(gaps.len(), moved);
+    assert!(p95(&gaps) <= GAP_MS, "{gaps:?}");
+    assert_eq!(contradictions(&stage.lines()), Vec::<String>::new());
+    let path = "/events/?kind=camera&type=handoff_prepared&limit=1000";
+    let (_, events) = stage.call("GET", path, None).await;
+    let prepared = events["events"].as_array().map_or(0, Vec::len);
+    assert_eq!(prepared, moved, "{events}");
+}
+
+#[tokio::test]
+async fn a_drain_hands_every_camera_over() {
+    let stage = Stage::start(8).await;
+    let one = stage.manager("m1", json!({"drain_batch": 3})).await;
+    stage.working(8, 0).await;
+    one.ready().await;
+    let two = stage.manager("m2", json!({})).await;
+    registered(&two).await;
+    // What the newcomer gets for balance is over before the drain begins.
+    stage.holds("m2", 4).await;
+    stage.working(8, boot_ms()).await;
+    let since = boot_ms();
+    let (status, _) = stage.call("POST", "/runners/m1/drain/", None).await;
+    assert_eq!(status, 200);
+    stage.holds("m2", 8).await;
+    stage.working(8, boot_ms()).await;
+    let drained = gaps(&stage.since(since));
+    println!("gap of each drained camera in ms: {drained:?}");
+    assert_eq!(drained.len(), 4);
+    assert!(p95(&drained) <= GAP_MS, "{drained:?}");
+    handed_over(&stage, 0, 8).await;
+}
+
+#[tokio::test]
+async fn a_newcomer_gets_its_share_by_hand_over() {
+    let stage = Stage::start(12).await;
+    let _one = stage.manager("m1", json!({})).await;
+    stage.working(12, 0).await;
+    let since = boot_ms();
+    let _two = stage.manager("m2", json!({})).await;
+    stage.holds("m2", 6).await;
+    stage.working(12, boot_ms()).await;
+    handed_over(&stage, since, 6).await;
+}
+
+/// Until its worker runs, and again while it drops cameras, a manager takes this long.
+fn slow(start: &str, change: &str) -> serde_json::Value {
+    json!({"worker": {"environment": {"SLOW_START": start, "SLOW_CHANGE": change}}})
+}
+
+#[tokio::test]
+async fn a_successor_that_dies_before_it_is_ready_costs_nothing() {
+    let stage = Stage::start(3).await;
+    let one = stage.manager("m1", json!({})).await;
+    stage.working(3, 0).await;
+    one.ready().await;
+    let mut two = stage.manager("m2", slow("30", "0")).await;
+    registered(&two).await;
+    let since = boot_ms();
+    stage.call("POST", "/runners/m1/drain/", None).await;
+    two.child.wait_for_line("worker started", SOON).await;
+    two.child.signal(Signal::SIGKILL);
+    stage.working(3, boot_ms()).await;
+    let _three = stage.manager("m3", json!({})).await;
+    stage.holds("m3", 3).await;
+    stage.working(3, boot_ms()).await;
+    let gaps = gaps(&stage.since(since));
+    println!("gap of each camera in ms: {gaps:?}");
+    assert_eq!(gaps.len(), 3, "from the first to the third");
+    assert!(p95(&gaps) <= GAP_MS, "{gaps:?}");
+    assert_eq!(contradictions(&stage.lines()), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_successor_that_dies_after_it_was_ready_is_followed_by_another() {
+    let stage = Stage::start(1).await;
+    let one = stage.manager("m1", slow("0", "2")).await;
+    stage.working(1, 0).await;
+    one.ready().await;
+    let mut two = stage.manager("m2", json!({})).await;
+    registered(&two).await;
+    let since = boot_ms();
+    stage.call("POST", "/runners/m1/drain/", None).await;
+    two.child
+        .wait_for_line("a worker runs for an offered camera", SOON)
+        .await;
+    two.child.signal(Signal::SIGKILL);
+    let _three = stage.manager("m3", json!({})).await;
+    stage.holds("m3", 1).await;
+    stage.working(1, boot_ms()).await;
+    let gaps = gaps(&stage.since(since));
+    println!("gap in ms: {gaps:?}");
+    // The time that the dead one had to confirm, and the way to the third.
+    assert!(gaps.last().is_some_and(|gap| *gap < 8_000), "{gaps:?}");
+    assert_eq!(contradictions(&stage.lines()), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_predecessor_that_dies_in_the_middle_is_followed_immediately() {
+    for (start, change) in [("2", "0"), ("0", "3")] {
+        let stage = Stage::start(1).await;
+        let one = stage.manager("m1", slow("0", change)).await;
+        stage.working(1, 0).await;
+        one.ready().await;
+        let mut two = stage.manager("m2", slow(start, "0")).await;
+        registered(&two).await;
+        let since = boot_ms();
+        stage.call("POST", "/runners/m1/drain/", None).await;
+        let line = if change == "0" {
+            "worker started"
+        } else {
+            "a worker runs for an offered camera"
+        };
+        two.child.wait_for_line(line, SOON).await;
+        one.child.signal(Signal::SIGKILL);
+        stage.holds("m2", 1).await;
+        stage.working(1, boot_ms()).await;
+        let gaps = gaps(&stage.since(since));
+        println!("gap in ms: {gaps:?}");
+        assert_eq!(gaps.len(), 1);
+        assert!(gaps[0] < 5_000, "{gaps:?}");
+        assert_eq!(contradictions(&stage.lines()), Vec::<String>::new());
+    }
+}
