@@ -84,7 +84,7 @@ export async function pollers(server, names = ["poller-a", "poller-b", "poller-c
   for (const name of names) {
     const config = server.file(
       `${name}.yaml`,
-      `poll:\n  url: '${polled.url}'\n  targets_file: '${file}'\n  interval_seconds: 1\n  allow_short_intervals: true\n  timeout_seconds: 1\n  lease: {ttl_ms: 2000, name: '${name}', capacity: 10}\n`,
+      `poll:\n  url: '${polled.url}'\n  targets_file: '${file}'\n  interval_seconds: 1\n  allow_short_intervals: true\n  timeout_seconds: 1\n  lease: {ttl: 2s, name: '${name}', capacity: 10}\n`,
     );
     children.set(name, server.spawn(["poll", "--config", config]));
   }

@@ -1,5 +1,5 @@
 //! What goes over the wire between Leasehold's server and its clients: the bodies of every request
-//! and answer, problems, paths, and the frames of the streams.
+//! and answer, problems, paths, and the frames of the streams; and how options are declared ([`config`]).
 //!
 //! Requests are strict: an unknown field is an error, and every wrong field is named together with
 //! what was expected. Answers are lenient: a reader ignores what it does not know, so that old
@@ -10,6 +10,7 @@ pub mod authority;
 mod body;
 mod cameras;
 mod check;
+pub mod config;
 mod deployments;
 mod documents;
 mod events;

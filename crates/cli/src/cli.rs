@@ -5,8 +5,8 @@ use std::{ffi::OsString, path::PathBuf, process::ExitCode};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::{
-    camera, camera_worker, completions, config,
-    config::Config,
+    backup, camera, camera_worker, completions, config,
+    config::{Config, Origin, Origins},
     deploy, doctor,
     exit::{Exit, Failure, Outcome},
     explain, lease, logging, man, manager, migrate, nodes, plan, poll, run, runner, serve,
@@ -48,10 +48,10 @@ pub struct Shared {
     /// gives no answer [env: LEASEHOLD_URL] [default: http://127.0.0.1:8740]
     #[arg(long, global = true, value_name = "URL")]
     pub server: Option<String>,
-    /// A file that holds the credential [env: LEASEHOLD_TOKEN_FILE, or the credential itself in
-    /// LEASEHOLD_API_TOKEN] [default: the local server's admin.token]
-    #[arg(long, global = true, value_name = "FILE")]
-    pub token_file: Option<PathBuf>,
+    /// A file that holds the credential [env: LEASEHOLD_CREDENTIAL_FILE, or the credential itself in
+    /// LEASEHOLD_CREDENTIAL] [default: the local server's admin.token]
+    #[arg(long, alias = "token-file", global = true, value_name = "FILE")]
+    pub credential_file: Option<PathBuf>,
     /// Trust servers whose certificate this authority issued, and no others, PEM [env: LEASEHOLD_CA_FILE]
     #[arg(long, global = true, value_name = "FILE")]
     pub ca_file: Option<PathBuf>,
@@ -68,25 +68,37 @@ pub struct Shared {
 impl Shared {
     /// The layered configuration, with these flags on top.
     pub fn load(&self) -> Result<Config, Failure> {
-        let mut config = self.sources().load()?;
+        self.load_with_origins().map(|(config, _)| config)
+    }
+
+    /// The same, with where each setting comes from.
+    pub fn load_with_origins(&self) -> Result<(Config, Origins), Failure> {
+        let (mut config, mut origins) = self.sources().load()?;
+        let mut flag = |path: &str, flag| origins.note(path, Origin::Flag(flag));
         if let Some(url) = &self.server {
             config.client.url = Some(url.clone());
+            flag("client.url", "--server");
         }
-        if let Some(file) = &self.token_file {
-            config.client.token_file = Some(file.clone());
+        if let Some(file) = &self.credential_file {
+            config.client.credential_file = Some(file.clone());
             // The flag is stronger than a credential from the environment.
-            config.client.token = None;
+            config.client.credential = None;
+            flag("client.credential", "--credential-file");
+            flag("client.credential_file", "--credential-file");
         }
         if let Some(file) = &self.ca_file {
             config.client.ca_file = Some(file.clone());
+            flag("client.ca_file", "--ca-file");
         }
         if let Some(folder) = &self.data_dir {
             config.server.data_dir = Some(folder.clone());
+            flag("server.data_dir", "--data-dir");
         }
         if let Some(filter) = &self.log {
             config.log.level.clone_from(filter);
+            flag("log.level", "--log");
         }
-        Ok(config)
+        Ok((config, origins))
     }
 
     /// Where the configuration comes from.
@@ -121,11 +133,13 @@ enum Verb {
     /// Acquire, keep, look at and end leases
     #[command(subcommand)]
     Lease(lease::Verb),
-    /// Make, list and revoke the tokens with which clients are let in
-    #[command(subcommand)]
-    Token(token::Verb),
+    /// Make, list and revoke the credentials with which clients are let in
+    #[command(subcommand, alias = "token")]
+    Credential(token::Verb),
     Doctor(doctor::Arguments),
     Migrate(migrate::Arguments),
+    Backup(backup::BackupArguments),
+    Restore(backup::RestoreArguments),
     /// Check or show the configuration
     #[command(subcommand)]
     Config(settings::Verb),
@@ -216,9 +230,11 @@ impl Cli {
                 Verb::Camera(verb) => camera::run(verb, config).await,
                 Verb::Deploy(verb) => deploy::run(verb, config).await,
                 Verb::Lease(verb) => lease::run(verb, config).await,
-                Verb::Token(verb) => token::run(verb, config).await,
+                Verb::Credential(verb) => token::run(verb, config).await,
                 Verb::Doctor(arguments) => doctor::run(&arguments, config).await,
                 Verb::Migrate(arguments) => migrate::run(arguments).await,
+                Verb::Backup(arguments) => backup::backup(arguments, config).await,
+                Verb::Restore(arguments) => backup::restore(arguments, config).await,
                 Verb::CameraWorker(_) | Verb::Config(_) | Verb::Completions(_) | Verb::Man(_) => {
                     Ok(ExitCode::SUCCESS)
                 }

@@ -20,12 +20,12 @@ use crate::{
 /// The certificate that a server made for development, in its data folder.
 pub const DEVELOPMENT_CERTIFICATE: &str = "dev-cert.pem";
 /// A credential is a line; a larger file is not one.
-const MAX_TOKEN_BYTES: u64 = 4096;
+const MAX_CREDENTIAL_BYTES: u64 = 4096;
 
 /// Where the credential comes from, for messages.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Credential {
-    /// `LEASEHOLD_API_TOKEN`, or the configuration.
+    /// `LEASEHOLD_CREDENTIAL`, or the configuration.
     Configured,
     /// This file.
     File(PathBuf),
@@ -52,11 +52,11 @@ fn uses_tls(config: &Config) -> bool {
 
 /// The credential and where it came from.
 pub fn credential(config: &Config) -> Result<(Option<SecretString>, Credential), Failure> {
-    if let Some(token) = &config.client.token {
-        return Ok((Some(token.clone()), Credential::Configured));
+    if let Some(credential) = &config.client.credential {
+        return Ok((Some(credential.clone()), Credential::Configured));
     }
-    if let Some(file) = &config.client.token_file {
-        let token = read_token(file).map_err(|error| {
+    if let Some(file) = &config.client.credential_file {
+        let token = read_credential(file).map_err(|error| {
             Failure::new(
                 Exit::Denied,
                 format!("cannot read {}: {error}", file.display()),
@@ -64,19 +64,22 @@ pub fn credential(config: &Config) -> Result<(Option<SecretString>, Credential),
         })?;
         return Ok((Some(token), Credential::File(file.clone())));
     }
-    let Some(file) = data_dir::find(config).map(|dir| dir.join(data_dir::ADMIN_TOKEN_FILE)) else {
+    let Some(file) = data_dir::find(config).map(|dir| dir.join(data_dir::ADMIN_CREDENTIAL_FILE))
+    else {
         return Ok((None, Credential::Missing));
     };
-    match read_token(&file) {
+    match read_credential(&file) {
         Ok(token) => Ok((Some(token), Credential::File(file))),
         // The default was not asked for: the server says what is missing.
         Err(_) => Ok((None, Credential::Missing)),
     }
 }
 
-fn read_token(file: &Path) -> std::io::Result<SecretString> {
-    if fs::metadata(file)?.len() > MAX_TOKEN_BYTES {
-        return Err(std::io::Error::other("it is too large to hold a token"));
+fn read_credential(file: &Path) -> std::io::Result<SecretString> {
+    if fs::metadata(file)?.len() > MAX_CREDENTIAL_BYTES {
+        return Err(std::io::Error::other(
+            "it is too large to hold a credential",
+        ));
     }
     Ok(fs::read_to_string(file)?.trim().to_owned().into())
 }

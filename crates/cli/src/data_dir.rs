@@ -7,8 +7,8 @@ use std::{
 
 use crate::config::Config;
 
-/// The file in the data folder with the admin token that the first start makes.
-pub const ADMIN_TOKEN_FILE: &str = "admin.token";
+/// The file in the data folder with the admin credential that the first start makes.
+pub const ADMIN_CREDENTIAL_FILE: &str = "admin.token";
 
 /// The file in the data folder with the address of the server that uses it.
 const ADDRESS_FILE: &str = "server.url";

@@ -142,7 +142,7 @@ impl From<lease::Error> for Failure {
         let failure = Self::new(exit, &error);
         match exit {
             Exit::Denied => failure.hint(
-                "give an API key with LEASEHOLD_API_TOKEN or --token-file; `leasehold token create` makes one",
+                "give a credential with LEASEHOLD_CREDENTIAL or --credential-file; `leasehold credential create` makes one",
             ),
             Exit::Unreachable => failure.hint(unreachable_hint(&error)),
             _ => failure,

@@ -1,5 +1,6 @@
 //! The binary `leasehold`.
 
+mod backup;
 mod camera;
 mod camera_worker;
 mod cli;

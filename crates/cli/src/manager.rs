@@ -9,7 +9,7 @@ use std::{
 };
 
 use leasehold_agents::{
-    manager::{Load, Loaded, Manager, Options, PREFIX, Settings, plan},
+    manager::{Load, Loaded, Manager, Options, SECTION, Settings, plan},
     supervise::{self, Guardians, Launcher},
 };
 use leasehold_client::{Outcome as Asked, RunnerClient, Trust, new_holder, new_incarnation};
@@ -264,11 +264,15 @@ fn read_key(file: &Path) -> Result<SecretString, Failure> {
 
 /// A misspelt variable would silently change nothing.
 fn refuse_unknown(variables: &[(String, String)]) -> Result<(), Failure> {
-    let known: Vec<String> = Settings::variables().map(|(_, name)| name).collect();
+    let known: Vec<String> = Settings::variables()
+        .into_iter()
+        .map(|(_, name)| name)
+        .collect();
+    let prefix = leasehold_api::config::variable(&format!("{SECTION}."));
     let unknown = variables
         .iter()
         .map(|(name, _)| name)
-        .find(|name| name.starts_with(PREFIX) && *name != FILE_VARIABLE && !known.contains(name));
+        .find(|name| name.starts_with(&prefix) && *name != FILE_VARIABLE && !known.contains(name));
     let Some(name) = unknown else { return Ok(()) };
     let failure = wrong(format!("unknown environment variable {name}"));
     Err(

@@ -105,7 +105,7 @@ pub async fn authority(
         return Ok((connect::authority(config)?, None));
     };
     let url = url.parse().map_err(wrong)?;
-    let store = leasehold_store::open(&url, leasehold_store::Options::default(), Arc::new(System))
+    let store = leasehold_store::open(&url, config.server.store_options(), Arc::new(System))
         .await
         .map_err(|error| {
             let exit = match &error {

@@ -6,7 +6,7 @@ use std::{
 
 use leasehold_agents::orchestrator::{Metrics, Options as WorkerOptions};
 use leasehold_clock::System;
-use leasehold_server::{GuardOptions, Server, TlsOptions};
+use leasehold_server::{Certificate, GuardOptions, Server};
 use leasehold_store::{Store, StoreUrl};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -22,8 +22,8 @@ use crate::{
 
 /// Serve leases over HTTP
 ///
-/// The first start makes an admin token in the data folder, readable by its owner only; the command
-/// line on the same machine finds it there. Nothing is ever open without a token.
+/// The first start makes an admin credential in the data folder, readable by its owner only; the command
+/// line on the same machine finds it there. Nothing is ever open without a credential.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -33,7 +33,7 @@ Examples:
   leasehold serve --config leasehold.yaml
 
 Limits, proxies, allowed networks and sessions are set in the file: `leasehold config show` lists
-everything, `leasehold config show --variables` the environment.")]
+everything, `leasehold config show --variables` the environment. SIGHUP reads the certificate again.")]
 pub struct Arguments {
     /// Where to listen [env: LEASEHOLD_LISTEN] [default: 127.0.0.1:8740]
     #[arg(long, value_name = "ADDR")]
@@ -93,6 +93,7 @@ pub async fn run(arguments: Arguments, shared: &Shared, mut config: Config) -> O
     let command = own_command(shared);
     let url = store_url(&config, folder.as_ref())?;
     let mut options = options(&config, folder.clone())?;
+    config.server.check()?;
     fit_connections(&mut options.limits, open_files());
     let worker = if config.sessions.worker {
         Some(sessions::worker(&config, folder.as_ref())?)
@@ -105,13 +106,7 @@ pub async fn run(arguments: Arguments, shared: &Shared, mut config: Config) -> O
     // From here on a signal stops in good order.
     let stop = Stop::listen()?;
     let clock = Arc::new(System);
-    let store_options = leasehold_store::Options {
-        embedded: leasehold_store::embedded::Options {
-            on_damage: config.server.on_damage,
-            ..leasehold_store::embedded::Options::default()
-        },
-    };
-    let store = leasehold_store::open(&url, store_options, clock.clone())
+    let store = leasehold_store::open(&url, config.server.store_options(), clock.clone())
         .await
         .map_err(|error| Failure::new(Exit::Failed, format!("cannot open {url}: {error}")))?;
     let served = serve(&config, options, worker, &store, clock, async |server| {
@@ -122,6 +117,9 @@ pub async fn run(arguments: Arguments, shared: &Shared, mut config: Config) -> O
             tracing::warn!(%error, "the address was not written into the data folder");
         }
         greet(&server, &url, folder.as_ref(), &command)?;
+        if let Some(certificate) = server.certificate() {
+            tokio::spawn(reload_on_hangup(certificate)?);
+        }
         server.run(stop.asked()).await.map_err(server_failed)
     })
     .await;
@@ -163,6 +161,23 @@ pub async fn close(store: &Store) -> Result<(), Failure> {
     })
 }
 
+/// Reads the certificate again whenever SIGHUP comes: it was renewed.
+fn reload_on_hangup(certificate: Certificate) -> Result<impl Future<Output = ()>, Failure> {
+    let mut hangup = signal(SignalKind::hangup()).map_err(|error| {
+        Failure::new(Exit::Failed, format!("cannot listen for signals: {error}"))
+    })?;
+    Ok(async move {
+        while hangup.recv().await.is_some() {
+            match certificate.reload() {
+                Ok(()) => tracing::info!("certificate reloaded"),
+                Err(error) => {
+                    tracing::error!(%error, "certificate not reloaded; the former one is still used");
+                }
+            }
+        }
+    })
+}
+
 /// Where it is, where the page is, and what to type next: a command that works as it stands.
 fn greet(
     server: &Server,
@@ -173,14 +188,14 @@ fn greet(
     print::line(&format!("listening on {}, state in {store}", server.url()))?;
     let url = reachable(&server.url());
     print::line(&format!("page     {}/", url.trim_end_matches('/')))?;
-    let key = folder.map(|folder| folder.join(data_dir::ADMIN_TOKEN_FILE));
+    let key = folder.map(|folder| folder.join(data_dir::ADMIN_CREDENTIAL_FILE));
     match key.filter(|file| file.exists()) {
         Some(file) => {
             print::line(&format!("API key  in {}", file.display()))?;
             print::line(&format!("try      {command} lease acquire job:demo"))
         }
         None => print::line(&format!(
-            "try      {command} --server {url} lease acquire job:demo, with LEASEHOLD_API_TOKEN set to a configured API key"
+            "try      {command} --server {url} lease acquire job:demo, with LEASEHOLD_CREDENTIAL set to a configured API key"
         )),
     }
 }
@@ -215,7 +230,8 @@ fn quoted(text: &str) -> String {
     }
 }
 
-fn store_url(config: &Config, folder: Option<&PathBuf>) -> Result<StoreUrl, Failure> {
+/// The store that is configured.
+pub fn store_url(config: &Config, folder: Option<&PathBuf>) -> Result<StoreUrl, Failure> {
     match (&config.server.store, folder) {
         (Some(url), _) => url
             .parse()
@@ -227,14 +243,7 @@ fn store_url(config: &Config, folder: Option<&PathBuf>) -> Result<StoreUrl, Fail
 
 fn options(config: &Config, folder: Option<PathBuf>) -> Result<leasehold_server::Options, Failure> {
     let server = &config.server;
-    let tls = &server.tls;
-    let tls =
-        (tls.self_signed || tls.certificate.is_some() || tls.key.is_some()).then(|| TlsOptions {
-            cert: tls.certificate.clone(),
-            key: tls.key.clone(),
-            development: tls.self_signed,
-            names: Vec::new(),
-        });
+    let tls = server.tls.is_wanted().then(|| server.tls.clone());
     if tls.is_none() && !server.insecure_listen && !server.listen.ip().is_loopback() {
         return Err(unencrypted(server.listen));
     }
@@ -243,16 +252,13 @@ fn options(config: &Config, folder: Option<PathBuf>) -> Result<leasehold_server:
         listen: server.listen,
         insecure_listen: server.insecure_listen,
         tls,
-        tokens: server.tokens.iter().cloned().map(Into::into).collect(),
+        tokens: server.credentials.iter().cloned().map(Into::into).collect(),
         lan_guard: lan_guard(server),
         trusted_proxies: words(&server.trusted_proxies),
-        limits: server.limits.checked()?,
+        limits: server.limits.clone(),
         amqp: server.amqp.clone(),
         sessions: sessions::doors(config, folder.as_ref())?,
-        runners: leasehold_server::RunnerOptions {
-            forget_after_ms: config.runners.forget_after.millis(),
-            unowned_after_ms: config.runners.unowned_after.millis(),
-        },
+        runners: config.runners,
         data_dir: folder,
     })
 }
@@ -271,7 +277,7 @@ fn lan_guard(server: &crate::config::Server) -> Option<GuardOptions> {
 }
 
 fn unencrypted(address: SocketAddr) -> Failure {
-    wrong(format!("refusing to listen on {address} without TLS: tokens would travel in plain text"))
+    wrong(format!("refusing to listen on {address} without TLS: credentials would travel in plain text"))
         .hint("use --tls-cert and --tls-key, or --tls-self-signed, or --insecure-listen if something else encrypts")
 }
 

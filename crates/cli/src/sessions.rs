@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use lease::{Authority, Clock, HolderName};
+use lease::{Authority, Clock, HolderName, Ttl};
 use leasehold_agents::{
     orchestrator::{Metrics, Options, Orchestrator, Reaper, ReaperOptions},
     supervise::Launcher,
@@ -45,6 +45,16 @@ pub fn worker(config: &Config, folder: Option<&PathBuf>) -> Result<Options, Fail
         .source_template
         .clone_from(&sessions.source_template);
     options.scan_interval_ms = sessions.expiry_check_interval.millis();
+    options.lease_ttl = Ttl::from_millis(sessions.worker_ttl.millis()).map_err(|invalid| {
+        wrong(format!(
+            "sessions.worker_ttl: expected {}",
+            invalid.expected
+        ))
+    })?;
+    options.concurrent_starts = sessions.concurrent_starts;
+    options.start_limit_ms = sessions.start_limit.millis();
+    options.stop_limit_ms = sessions.stop_limit.millis();
+    options.stall_limit_ms = sessions.stall_limit.millis();
     options.validate().map_err(wrong)?;
     Ok(options)
 }

@@ -3,12 +3,14 @@
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use leasehold_api::config::describe;
 
 use crate::{
     cli::Shared,
-    config,
+    config::{self, Config},
     exit::{Exit, Failure, Outcome},
-    print,
+    print::{self, Format},
+    sessions,
 };
 
 /// The verbs of `leasehold config`.
@@ -22,18 +24,25 @@ Examples:
 
 Errors show the file, the line, the column, and what was probably meant.")]
     Check,
-    /// Show what applies: defaults, file, environment and flags together
+    /// Show what applies and where it comes from: default, file, environment or flag
     #[command(after_help = "\
 Examples:
   leasehold config show
   leasehold config show --config /etc/leasehold.yaml > effective.yaml
+  leasehold config show --json
 
-Secrets are hidden. Every line can be set in the file; the variables are listed by --variables.")]
+Secrets are hidden. Each setting stands in front of a comment that says who set it. The
+reference of all settings is docs/configuration.md.")]
     Show {
-        /// List every setting with its environment variable instead
+        /// List every setting with its environment variables instead
         #[arg(long)]
         variables: bool,
+        #[command(flatten)]
+        format: Format,
     },
+    /// Print the reference of all settings, as Markdown
+    #[command(hide = true)]
+    Reference,
 }
 
 /// Checks or shows.
@@ -43,21 +52,46 @@ pub fn run(verb: &Verb, shared: &Shared) -> Outcome {
             refuse_unknown_variables(shared)?;
             let config = shared.load()?;
             config::check_timing(&config)?;
-            config.server.limits.checked()?;
+            config.server.check()?;
+            sessions::doors(&config, None)?;
+            sessions::worker(&config, None)?;
+            config.poll.check().map_err(config::wrong)?;
             eprintln!("the configuration is fine");
         }
-        Verb::Show { variables: true } => {
-            for setting in config::SETTINGS {
-                print::line(&format!("{:<42}{}", setting.variable, setting.path))?;
+        Verb::Show {
+            variables: true, ..
+        } => {
+            for setting in describe(&mut Config::default()) {
+                let names = config::variables(&setting).join(", ");
+                print::line(&format!("{:<42}{names}", setting.path))?;
             }
         }
-        Verb::Show { variables: false } => {
-            let text = serde_saphyr::to_string(&shared.load()?)
+        Verb::Show { format, .. } if format.json => show_json(shared)?,
+        Verb::Show { .. } => {
+            let (config, origins) = shared.load_with_origins()?;
+            let text = serde_saphyr::to_string(&config)
                 .map_err(|error| Failure::new(Exit::Failed, error))?;
-            print::bytes(text.as_bytes())?;
+            print::bytes(origins.annotate(&text).as_bytes())?;
         }
+        Verb::Reference => print::bytes(config::reference().as_bytes())?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// One object per setting.
+fn show_json(shared: &Shared) -> Result<(), Failure> {
+    let (mut config, origins) = shared.load_with_origins()?;
+    let values =
+        serde_json::to_value(&config).map_err(|error| Failure::new(Exit::Failed, error))?;
+    for setting in describe(&mut config) {
+        let path = &setting.path;
+        print::json(&serde_json::json!({
+            "setting": path,
+            "value": path.split('.').try_fold(&values, |at, part| at.get(part)),
+            "origin": origins.of(path).to_string(),
+        }))?;
+    }
+    Ok(())
 }
 
 /// A misspelt variable would silently change nothing.

@@ -50,8 +50,7 @@ pub async fn run(arguments: Arguments, shared: &Shared, mut config: Config) -> O
             let url = url
                 .parse()
                 .map_err(|error| wrong(format!("--store: {error}")))?;
-            let defaults = leasehold_store::Options::default();
-            let store = leasehold_store::open(&url, defaults, clock.clone())
+            let store = leasehold_store::open(&url, config.server.store_options(), clock.clone())
                 .await
                 .map_err(|error| {
                     Failure::new(Exit::Failed, format!("cannot open {url}: {error}"))

@@ -34,3 +34,4 @@ pub use outbox::EXCHANGE;
 pub use problem::Reject;
 pub use query::Query;
 pub use server::{Builder, Error, Server};
+pub use tls::Certificate;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lease::Invalid;
-use serde::Deserialize;
+use leasehold_api::{config::Period, section};
 
 /// The body limit's range: the smallest still holds a request with its labels, the largest does not
 /// yet endanger a small machine.
@@ -15,41 +15,43 @@ const MAX_REQUEST_MS: u64 = 600_000;
 /// A death that is known so late is no better than a ttl.
 const MAX_LINGER_MS: u64 = 60_000;
 
-/// Limits, each with a default that suits one machine.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Limits {
-    /// Renewals, heartbeats and releases at the same time.
-    pub keeps: usize,
-    /// Acquires at the same time that do not wait. Far below `keeps`, so that whoever holds a lease
-    /// can always keep it; 0 gives nothing out any more while everything held can be kept.
-    pub acquires: usize,
-    /// Acquires that wait in a queue.
-    pub waiters: usize,
-    /// Reads and other writes at the same time.
-    pub others: usize,
-    /// Open streams.
-    pub streams: usize,
-    /// Open connections.
-    pub connections: usize,
-    /// Open connections from one address that is no trusted proxy: fewer than `connections`, so that
-    /// one address alone cannot keep everybody out.
-    pub connections_per_address: usize,
-    /// Acquires per second and token; `None` means no limit.
-    pub acquires_per_second: Option<u32>,
-    /// How many acquires may come at once before the rate counts.
-    pub acquire_burst: Option<u32>,
-    /// The largest body of a request, in bytes. The kernel's own interface takes at least 8 MiB.
-    pub body_bytes: usize,
-    /// How long one request may take, in ms; waits come on top. A body must have arrived by then.
-    pub request_timeout_ms: u64,
-    /// How long the server waits for open requests when it stops, in ms.
-    pub shutdown_ms: u64,
-    /// How often an idle stream shows that it is alive, in ms.
-    pub stream_heartbeat_ms: u64,
-    /// How long a holder whose connection was closed without a goodbye has to connect again before it
-    /// counts as dead (L15), in ms.
-    pub death_linger_ms: u64,
+section! {
+    /// How much the server takes on at the same time, how large, and for how long. Each default suits one
+    /// machine.
+    pub struct Limits {
+        /// Renewals, heartbeats and releases at the same time.
+        keeps: usize = 8192,
+        /// Acquires at the same time that do not wait: at most as many as `keeps`, so that whoever holds a
+        /// lease can always keep it. 0 grants nothing any more, while everything held can be kept.
+        acquires: usize = 1024,
+        /// Acquires that wait in a queue.
+        waiters: usize = 16_384,
+        /// Reads and other writes at the same time.
+        others: usize = 1024,
+        /// Open streams.
+        streams: usize = 16_384,
+        /// Open connections; fewer if the process may not have that many files open.
+        connections: usize = 32_768,
+        /// Open connections from one address that is no trusted proxy: fewer than `connections`, so that
+        /// one address alone cannot keep everybody out.
+        connections_per_address: usize = 20_000,
+        /// Acquires per second and credential; no limit if not set.
+        acquires_per_second: Option<u32> = None,
+        /// How many acquires may come together before that rate counts.
+        acquire_burst: Option<u32> = None,
+        /// The largest body of a request, in bytes. The interface of `leasehold`'s own agents takes at
+        /// least 8 MiB.
+        body_bytes: usize = 1024 * 1024,
+        /// How long one request may take; waits come on top. A body must have arrived by then.
+        request_timeout: Period = Period::whole(10),
+        /// How long a graceful stop waits for open requests.
+        shutdown: Period = Period::whole(10),
+        /// How often an idle stream shows that it is alive.
+        stream_heartbeat: Period = Period::whole(10),
+        /// How long a holder whose connection was closed without a goodbye has to connect again before it
+        /// counts as dead (L15).
+        death_linger: Period = Period::from_millis(250),
+    }
 }
 
 impl Limits {
@@ -98,62 +100,41 @@ impl Limits {
         if !BODY_BYTES.contains(&self.body_bytes) {
             return Err(Invalid::new("limits.body_bytes", "1024 to 67108864"));
         }
-        if !(1..=MAX_REQUEST_MS).contains(&self.request_timeout_ms) {
+        if !(1..=MAX_REQUEST_MS).contains(&self.request_timeout.millis()) {
             return Err(Invalid::new(
                 "limits.request_timeout",
                 "more than 0, at most 10 minutes",
             ));
         }
-        if self.shutdown_ms > MAX_REQUEST_MS {
+        if self.shutdown.millis() > MAX_REQUEST_MS {
             return Err(Invalid::new("limits.shutdown", "at most 10 minutes"));
         }
-        if !(10..=MAX_REQUEST_MS).contains(&self.stream_heartbeat_ms) {
+        if !(10..=MAX_REQUEST_MS).contains(&self.stream_heartbeat.millis()) {
             return Err(Invalid::new(
                 "limits.stream_heartbeat",
                 "10 ms to 10 minutes",
             ));
         }
-        if self.death_linger_ms > MAX_LINGER_MS {
+        if self.death_linger.millis() > MAX_LINGER_MS {
             return Err(Invalid::new("limits.death_linger", "at most a minute"));
         }
         Ok(())
     }
 
     pub(crate) fn request_timeout(&self) -> Duration {
-        Duration::from_millis(self.request_timeout_ms)
+        self.request_timeout.duration()
     }
 
     pub(crate) fn shutdown(&self) -> Duration {
-        Duration::from_millis(self.shutdown_ms)
+        self.shutdown.duration()
     }
 
     pub(crate) fn stream_heartbeat(&self) -> Duration {
-        Duration::from_millis(self.stream_heartbeat_ms)
+        self.stream_heartbeat.duration()
     }
 
     pub(crate) fn death_linger(&self) -> Duration {
-        Duration::from_millis(self.death_linger_ms)
-    }
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            keeps: 8192,
-            acquires: 1024,
-            waiters: 16_384,
-            others: 1024,
-            streams: 16_384,
-            connections: 32_768,
-            connections_per_address: 20_000,
-            acquires_per_second: None,
-            acquire_burst: None,
-            body_bytes: 1024 * 1024,
-            request_timeout_ms: 10_000,
-            shutdown_ms: 10_000,
-            stream_heartbeat_ms: 10_000,
-            death_linger_ms: 250,
-        }
+        self.death_linger.duration()
     }
 }
 
@@ -184,17 +165,20 @@ mod tests {
         );
         assert_eq!(wrong(|it| it.body_bytes = 10), Err("limits.body_bytes"));
         assert_eq!(
-            wrong(|it| it.request_timeout_ms = 0),
+            wrong(|it| it.request_timeout = Period::whole(0)),
             Err("limits.request_timeout")
         );
-        assert_eq!(wrong(|it| it.shutdown_ms = 600_001), Err("limits.shutdown"));
         assert_eq!(
-            wrong(|it| it.stream_heartbeat_ms = 1),
+            wrong(|it| it.shutdown = Period::from_millis(600_001)),
+            Err("limits.shutdown")
+        );
+        assert_eq!(
+            wrong(|it| it.stream_heartbeat = Period::from_millis(1)),
             Err("limits.stream_heartbeat")
         );
-        assert_eq!(wrong(|it| it.death_linger_ms = 0), Ok(()));
+        assert_eq!(wrong(|it| it.death_linger = Period::whole(0)), Ok(()));
         assert_eq!(
-            wrong(|it| it.death_linger_ms = 60_001),
+            wrong(|it| it.death_linger = Period::from_millis(60_001)),
             Err("limits.death_linger")
         );
     }

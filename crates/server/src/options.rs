@@ -1,15 +1,17 @@
-//! Settings of the server, readable from a configuration file. Unknown names are errors.
+//! Settings of the server. Those that are sections of the configuration file are declared here, once.
 
 use std::{net::SocketAddr, path::PathBuf};
 
+use leasehold_api::{
+    config::{DEFAULT_PORT, Period},
+    section,
+};
 use secrecy::SecretString;
-use serde::Deserialize;
 
 use crate::{Limits, auth::TokenSpec, doors::v3::SessionOptions};
 
 /// Settings of the server.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// Where to listen.
     pub listen: SocketAddr,
@@ -17,9 +19,9 @@ pub struct Options {
     pub insecure_listen: bool,
     /// Encrypt connections.
     pub tls: Option<TlsOptions>,
-    /// Where tokens and the development certificate are kept.
+    /// Where credentials and the development certificate are kept.
     pub data_dir: Option<PathBuf>,
-    /// Tokens beside those in the data folder.
+    /// Credentials beside those in the data folder.
     pub tokens: Vec<TokenSpec>,
     /// Let only these networks in.
     pub lan_guard: Option<GuardOptions>,
@@ -35,15 +37,10 @@ pub struct Options {
     pub runners: RunnerOptions,
 }
 
-impl Options {
-    /// The port that a server listens on when nothing is said.
-    pub const DEFAULT_PORT: u16 = 7420;
-}
-
 impl Default for Options {
     fn default() -> Self {
         Self {
-            listen: SocketAddr::from(([127, 0, 0, 1], Self::DEFAULT_PORT)),
+            listen: SocketAddr::from(([127, 0, 0, 1], DEFAULT_PORT)),
             insecure_listen: false,
             tls: None,
             data_dir: None,
@@ -58,43 +55,42 @@ impl Default for Options {
     }
 }
 
-/// How runners and their cameras are looked after.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct RunnerOptions {
-    /// A runner that has been away for so long is taken off the list; 0 means never.
-    pub forget_after_ms: u64,
-    /// A camera that nobody has for so long is counted in `leasehold_cameras_unowned_long`.
-    pub unowned_after_ms: u64,
-}
-
-impl Default for RunnerOptions {
-    fn default() -> Self {
-        Self {
-            forget_after_ms: 7 * 24 * 3_600_000,
-            unowned_after_ms: 60_000,
-        }
+section! {
+    /// How a server looks after runners and their cameras.
+    #[derive(Copy, PartialEq, Eq)]
+    pub struct RunnerOptions {
+        /// A runner that has been away for so long is taken off the list; 0 means never.
+        forget_after: Period = Period::whole(7 * 24 * 3600),
+        /// A camera that nobody has for so long is counted in `leasehold_cameras_unowned_long`.
+        unowned_after: Period = Period::whole(60),
     }
 }
 
-/// How connections are encrypted: with a certificate of one's own, or with a generated one.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct TlsOptions {
-    /// The certificate chain, PEM.
-    pub cert: Option<PathBuf>,
-    /// Its private key, PEM.
-    pub key: Option<PathBuf>,
-    /// Make a certificate for development and keep it in the data folder.
-    pub development: bool,
-    /// Further host names for the development certificate, beside `localhost` and the loopback
-    /// addresses.
-    pub names: Vec<String>,
+section! {
+    /// How connections are encrypted: with a certificate of one's own, or with a generated one. The files
+    /// are read again on SIGHUP.
+    pub struct TlsOptions {
+        /// The certificate chain, PEM.
+        certificate: Option<PathBuf> = None,
+        /// Its private key, PEM.
+        key: Option<PathBuf> = None,
+        /// Make a certificate for development and keep it in the data folder.
+        self_signed: bool = false,
+        /// Further host names for the development certificate, beside `localhost` and the loopback
+        /// addresses.
+        names: Vec<String> = Vec::new(),
+    }
+}
+
+impl TlsOptions {
+    /// Whether connections are encrypted.
+    pub fn is_wanted(&self) -> bool {
+        self.self_signed || self.certificate.is_some() || self.key.is_some()
+    }
 }
 
 /// Which networks may talk to the server at all.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[derive(Clone, Debug, Default)]
 pub struct GuardOptions {
     /// Networks or addresses; the private and loopback ranges of IPv4 and IPv6 when absent.
     pub allow: Option<Vec<String>>,

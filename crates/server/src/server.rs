@@ -3,11 +3,7 @@
 use std::{future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::middleware;
-use axum_server::{
-    Handle,
-    accept::NoDelayAcceptor,
-    tls_rustls::{RustlsAcceptor, RustlsConfig},
-};
+use axum_server::{Handle, accept::NoDelayAcceptor, tls_rustls::RustlsAcceptor};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioTimer;
 use lease::{Authority, Clock};
@@ -28,7 +24,7 @@ use crate::{
     outbox, registry,
     shed::Shed,
     streams::Hub,
-    tls,
+    tls::Certificate,
 };
 
 /// How long the server waits for its own watch before it serves without one.
@@ -130,7 +126,7 @@ impl Builder {
         let tls = options
             .tls
             .as_ref()
-            .map(|options| tls::config(options, data_dir))
+            .map(|options| Certificate::load(options, data_dir))
             .transpose()?;
         let sessions = doors::v3::router(options.sessions, &self.metrics)?;
         let tokens = Tokens::open(data_dir, &options.tokens, clock.clone())?;
@@ -181,7 +177,7 @@ pub struct Server {
     app: App,
     listener: std::net::TcpListener,
     local_addr: SocketAddr,
-    tls: Option<RustlsConfig>,
+    tls: Option<Certificate>,
     doors: OpenApiRouter<App>,
     pending: Option<outbox::Pending>,
     following: registry::view::Pending,
@@ -197,6 +193,11 @@ impl Server {
     /// The address it listens on, with the port that was found when none was asked for.
     pub fn local_addr(&self) -> SocketAddr {
         self.local_addr
+    }
+
+    /// The certificate it shows, if connections are encrypted: to read it again when it was renewed.
+    pub fn certificate(&self) -> Option<Certificate> {
+        self.tls.clone()
     }
 
     /// Where to reach it, for people on this machine.
@@ -290,8 +291,9 @@ impl Server {
             .keep_alive_interval(HTTP2_KEEP_ALIVE.0)
             .keep_alive_timeout(HTTP2_KEEP_ALIVE.1);
         let places = Places::new(&parts.limits, parts.guard.clone(), parts.metrics.clone());
-        let served = if let Some(config) = self.tls {
-            let acceptor = RustlsAcceptor::new(config).acceptor(NoDelayAcceptor::new());
+        let served = if let Some(certificate) = self.tls {
+            let acceptor =
+                RustlsAcceptor::new(certificate.config()).acceptor(NoDelayAcceptor::new());
             let acceptor = Admission::new(acceptor, places);
             server.acceptor(acceptor).serve(make).await
         } else {

@@ -17,9 +17,39 @@ use crate::{Error, TlsOptions};
 const CERTIFICATE_FILE: &str = "dev-cert.pem";
 const KEY_FILE: &str = "dev-key.pem";
 
-/// Reads, or makes, what the settings ask for.
-pub(crate) fn config(options: &TlsOptions, data_dir: Option<&Path>) -> Result<RustlsConfig, Error> {
-    let (cert, key) = match (&options.cert, &options.key, options.development) {
+/// The certificate that a server shows, and how to read it again.
+#[derive(Clone)]
+pub struct Certificate {
+    config: RustlsConfig,
+    options: TlsOptions,
+    data_dir: Option<PathBuf>,
+}
+
+impl Certificate {
+    /// Reads, or makes, what the settings ask for.
+    pub(crate) fn load(options: &TlsOptions, data_dir: Option<&Path>) -> Result<Self, Error> {
+        Ok(Self {
+            config: RustlsConfig::from_config(Arc::new(read(options, data_dir)?)),
+            options: options.clone(),
+            data_dir: data_dir.map(Path::to_path_buf),
+        })
+    }
+
+    /// Reads the files again; new connections see what they hold now. When they cannot be used, nothing
+    /// changes.
+    pub fn reload(&self) -> Result<(), Error> {
+        let config = read(&self.options, self.data_dir.as_deref())?;
+        self.config.reload_from_config(Arc::new(config));
+        Ok(())
+    }
+
+    pub(crate) fn config(&self) -> RustlsConfig {
+        self.config.clone()
+    }
+}
+
+fn read(options: &TlsOptions, data_dir: Option<&Path>) -> Result<ServerConfig, Error> {
+    let (cert, key) = match (&options.certificate, &options.key, options.self_signed) {
         (Some(cert), Some(key), false) => (cert.clone(), key.clone()),
         (None, None, true) => {
             let dir = data_dir.ok_or_else(|| {
@@ -29,7 +59,7 @@ pub(crate) fn config(options: &TlsOptions, data_dir: Option<&Path>) -> Result<Ru
         }
         _ => {
             return Err(Error::Tls(
-                "give both cert and key, or development: true".to_owned(),
+                "give both certificate and key, or self_signed: true".to_owned(),
             ));
         }
     };
@@ -60,7 +90,7 @@ pub(crate) fn config(options: &TlsOptions, data_dir: Option<&Path>) -> Result<Ru
             error => wrong(&cert, &error),
         })?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(RustlsConfig::from_config(Arc::new(config)))
+    Ok(config)
 }
 
 /// A certificate for this machine, made once and kept.

@@ -11,4 +11,5 @@ mod open;
 pub mod postgres;
 pub mod redis;
 
-pub use open::{OpenError, Options, Store, StoreUrl, UrlError, open};
+pub use lease::engine::RenewalEvents;
+pub use open::{Kept, OpenError, Options, Store, StoreUrl, UrlError, open};

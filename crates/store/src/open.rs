@@ -2,7 +2,7 @@
 
 use std::{fmt, path::PathBuf, str::FromStr, sync::Arc};
 
-use lease::{Authority, Clock};
+use lease::{Authority, Clock, engine::RenewalEvents};
 
 use crate::{
     embedded::{self, Embedded},
@@ -111,6 +111,59 @@ fn without_login(url: &str) -> String {
 pub struct Options {
     /// For `memory:` and `embedded:`. Its folder is replaced by the URL's.
     pub embedded: embedded::Options,
+    /// What is kept, for every store.
+    pub kept: Kept,
+}
+
+/// What a store keeps of the past. What is `None` is as the store has it by default.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Kept {
+    /// The age at which an event is forgotten, in ms. Redis goes by their number alone.
+    pub history_ms: Option<u64>,
+    /// How many events are kept; on Redis about as many.
+    pub history_events: Option<u64>,
+    /// Which renewals become events.
+    pub renewals: Option<RenewalEvents>,
+    /// How many keys without a lease are remembered one by one.
+    pub idle_keys: Option<usize>,
+    /// How long a key without a lease is remembered at most, in ms.
+    pub idle_ms: Option<u64>,
+}
+
+impl Kept {
+    fn embedded(self, mut options: embedded::Options) -> embedded::Options {
+        let (engine, history) = (&mut options.engine, &mut options.history);
+        set(&mut history.max_age_ms, self.history_ms);
+        set(&mut history.max_events, self.history_events);
+        set(&mut engine.renewals, self.renewals);
+        set(&mut engine.idle_keys, self.idle_keys);
+        set(&mut engine.idle_ms, self.idle_ms);
+        options
+    }
+
+    fn postgres(self, mut options: postgres::Options) -> postgres::Options {
+        set(&mut options.history_ms, self.history_ms);
+        set(&mut options.history_events, self.history_events);
+        set(&mut options.renewals, self.renewals);
+        let keys = self.idle_keys.map(|keys| keys as u64);
+        set(&mut options.idle_keys, keys);
+        set(&mut options.idle_ms, self.idle_ms);
+        options
+    }
+
+    fn redis(self, mut options: redis::Options) -> redis::Options {
+        set(&mut options.history, self.history_events);
+        set(&mut options.renewals, self.renewals);
+        set(&mut options.idle_keys, self.idle_keys);
+        set(&mut options.idle_ms, self.idle_ms);
+        options
+    }
+}
+
+fn set<T>(place: &mut T, value: Option<T>) {
+    if let Some(value) = value {
+        *place = value;
+    }
 }
 
 /// Why a store could not be opened.
@@ -183,21 +236,27 @@ pub async fn open(
         return Err(OpenError::Bolted(bolt));
     }
     match url {
-        StoreUrl::Memory => Ok(Embedded::memory(options.embedded, clock)?.into()),
+        StoreUrl::Memory => {
+            let options = options.kept.embedded(options.embedded);
+            Ok(Embedded::memory(options, clock)?.into())
+        }
         StoreUrl::Embedded(dir) => {
             let options = embedded::Options {
                 dir: dir.clone(),
-                ..options.embedded
+                ..options.kept.embedded(options.embedded)
             };
             Ok(Embedded::open(options, clock).await?.into())
         }
         StoreUrl::Redis(url) => Ok(Store {
-            authority: Arc::new(Redis::open_url(url).await?),
+            authority: {
+                let address = redis::Options::parse(url).map_err(UrlError::Redis)?;
+                Arc::new(Redis::open(options.kept.redis(address)).await?)
+            },
             embedded: None,
         }),
         // Goes by the database's clock.
-        StoreUrl::Postgres(options) => Ok(Store {
-            authority: Arc::new(Postgres::open((**options).clone()).await?),
+        StoreUrl::Postgres(address) => Ok(Store {
+            authority: Arc::new(Postgres::open(options.kept.postgres((**address).clone())).await?),
             embedded: None,
         }),
     }

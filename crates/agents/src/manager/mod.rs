@@ -38,7 +38,7 @@ use metrics::Metrics;
 use slot::Stop;
 
 pub use reload::{Load, Loaded};
-pub use settings::{Change, OutageWord, PREFIX, Settings, Words, WorkerSettings};
+pub use settings::{Change, OutageWord, SECTION, Settings, Words, WorkerSettings};
 
 /// How many slots may report that they gave up before the first is listened to: as many as there are.
 const GAVE_UP: usize = 64;

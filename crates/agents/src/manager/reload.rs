@@ -79,7 +79,7 @@ async fn apply(core: &Arc<Core>, loaded: Loaded) {
         return;
     }
     let new = loaded.settings.keeping_identity(&old);
-    let changed = |keys: &[&str]| changes.iter().any(|it| keys.contains(&it.key));
+    let changed = |keys: &[&str]| changes.iter().any(|it| keys.contains(&it.key.as_str()));
     let mut causes = Vec::new();
     if changed(&["control_plane_url", "api_key", "api_key_file", "ca_file"]) {
         if let Err(error) = core.plane.replace(loaded.server) {

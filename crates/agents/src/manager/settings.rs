@@ -1,19 +1,19 @@
-//! What a manager can be told: the keys of `manager.yaml`, each also as an environment variable.
+//! The keys of `manager.yaml`, each also as an environment variable.
 
 use std::{collections::BTreeMap, fmt, net::SocketAddr, path::PathBuf};
 
 use lease::{Grace, Invalid, OnOutage, Ttl, registry::is_name};
-use leasehold_api::Seconds;
+use leasehold_api::{
+    config::{self, Period, Plain, shown, word},
+    redact, section,
+};
 use secrecy::SecretString;
-use serde::{Deserialize, Serialize, Serializer, de::DeserializeOwned};
+use serde::{Deserialize, Serialize};
 
-/// Every variable begins with this; the rest is the key in capitals, `worker.command` as
-/// `WORKER_COMMAND`.
-pub const PREFIX: &str = "LEASEHOLD_MANAGER_";
+/// What the paths of the keys begin with where there are others beside them: in the names of variables.
+pub const SECTION: &str = "manager";
 /// What names look like.
 const NAME: &str = "1 to 255 characters of A-Z a-z 0-9 . _ -";
-/// Shown instead of a secret.
-const HIDDEN: &str = "(hidden)";
 
 /// One value or a list of them.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize, Serialize)]
@@ -42,6 +42,14 @@ impl From<OneOrMany> for Words {
     }
 }
 
+impl Plain for Words {
+    const EXPECTS: &'static str = "one or more, separated by commas or spaces";
+
+    fn read(text: &str) -> Result<Self, String> {
+        Ok(OneOrMany::One(text.to_owned()).into())
+    }
+}
+
 impl From<Words> for Vec<String> {
     fn from(words: Words) -> Self {
         words.0
@@ -61,252 +69,123 @@ pub enum OutageWord {
     Continue,
 }
 
-/// The keys of `manager.yaml`.
-#[derive(Clone, Deserialize, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Settings {
-    /// Where the control plane is: one address, or several of the same control plane.
-    pub control_plane_url: Words,
-    /// The credential.
-    #[serde(serialize_with = "hidden")]
-    pub api_key: Option<SecretString>,
-    /// A file that holds the credential.
-    pub api_key_file: Option<PathBuf>,
-    /// Trust servers whose certificate this authority issued, and no others.
-    pub ca_file: Option<PathBuf>,
-    /// PostgreSQL instead of a control plane: the manager then decides on the database itself.
-    #[serde(serialize_with = "hidden")]
-    pub database_url: Option<SecretString>,
-    /// This manager's name; the host's when absent.
-    pub runner_id: Option<String>,
-    /// Whose cameras.
-    pub tenant_id: String,
-    /// Which site's cameras.
-    pub site_id: String,
-    /// The group that is deployed together.
-    pub deployment_group: String,
-    /// The version that is deployed.
-    pub deployment_version: String,
-    /// What cameras may demand of this manager.
-    pub capabilities: Vec<String>,
-    /// The most worker processes.
-    pub max_workers: usize,
-    /// The most cameras of one worker.
-    pub max_cameras_per_worker: usize,
-    /// How long a lease lasts unless renewed.
-    pub lease_ttl_seconds: Seconds,
-    /// How often the control plane gets a heartbeat; a third of the ttl if that is shorter.
-    pub heartbeat_interval_seconds: Seconds,
-    /// How often free cameras are looked for, beside every event.
-    pub lease_retry_interval_seconds: Seconds,
-    /// How often the configuration is looked at, beside every event.
-    pub config_sync_interval_seconds: Seconds,
-    /// What happens while the control plane is out of reach.
-    pub on_outage: OutageWord,
-    /// For how long it may happen.
-    pub outage_grace_seconds: Seconds,
-    /// Other managers, `http://HOST:PORT`, beside those that the control plane names.
-    pub peers: Words,
-    /// How many cameras are connected per second, after a burst of as many.
-    pub connects_per_second: u32,
-    /// How many cameras are given up at once when this manager is drained.
-    pub drain_batch: usize,
-    /// Where configurations are kept for the time without a control plane; in the state folder when
-    /// absent.
-    pub cache_file: Option<PathBuf>,
-    /// A cache that is older is not used.
-    pub cache_max_age_seconds: Seconds,
-    /// Where the workers' files are; below the runtime folder or /tmp when absent.
-    pub state_dir: Option<PathBuf>,
-    /// Where `/healthz`, `/ready`, `/workers`, `/leases` and `/reachable` are served.
-    pub listen: SocketAddr,
-    /// Where Prometheus metrics are served; workers have the ports after it.
-    pub metrics_listen: SocketAddr,
-    /// The host under which other managers reach `listen`; the host's name when absent.
-    pub advertise_host: Option<String>,
+impl Plain for OutageWord {
+    const EXPECTS: &'static str = "fail_closed, hold or continue";
+
+    fn read(text: &str) -> Result<Self, String> {
+        word(text)
+    }
+}
+
+section! {
+    /// The keys of `manager.yaml`.
+    pub struct Settings {
+        /// Where the control plane is: one address, or several of the same control plane.
+        control_plane_url: Words = Words::default(),
+        /// The credential.
+        #[serde(serialize_with = "shown::secret_option")]
+        api_key: Option<SecretString> = None,
+        /// A file that holds the credential.
+        api_key_file: Option<PathBuf> = None,
+        /// Trust servers whose certificate this authority issued, and no others.
+        ca_file: Option<PathBuf> = None,
+        /// PostgreSQL instead of a control plane: the manager then decides on the database itself.
+        #[serde(serialize_with = "shown::secret_option")]
+        database_url: Option<SecretString> = None,
+        /// This manager's name; the host's when absent.
+        runner_id: Option<String> = None,
+        /// Whose cameras.
+        tenant_id: String = String::new(),
+        /// Which site's cameras.
+        site_id: String = String::new(),
+        /// The group that is deployed together.
+        deployment_group: String = "default".into(),
+        /// The version that is deployed.
+        deployment_version: String = "1".into(),
+        /// What cameras may demand of this manager.
+        capabilities: Vec<String> = Vec::new(),
+        /// The most worker processes.
+        max_workers: usize = 4,
+        /// The most cameras of one worker.
+        max_cameras_per_worker: usize = 16,
+        /// How long a lease lasts unless renewed.
+        lease_ttl_seconds: Period = Period::whole(60),
+        /// How often the control plane gets a heartbeat; a third of the ttl if that is shorter.
+        heartbeat_interval_seconds: Period = Period::whole(30),
+        /// How often free cameras are looked for, beside every event.
+        lease_retry_interval_seconds: Period = Period::whole(10),
+        /// How often the configuration is looked at, beside every event.
+        config_sync_interval_seconds: Period = Period::whole(60),
+        /// What happens while the control plane is out of reach.
+        on_outage: OutageWord = OutageWord::Continue,
+        /// For how long it may happen.
+        outage_grace_seconds: Period = Period::whole(300),
+        /// Other managers, `http://HOST:PORT`, beside those that the control plane names.
+        peers: Words = Words::default(),
+        /// How many cameras are connected per second, after a burst of as many.
+        connects_per_second: u32 = 20,
+        /// How many cameras are given up at once when this manager is drained.
+        drain_batch: usize = 4,
+        /// Where configurations are kept for the time without a control plane; in the state folder when
+        /// absent.
+        cache_file: Option<PathBuf> = None,
+        /// A cache that is older is not used.
+        cache_max_age_seconds: Period = Period::whole(24 * 3600),
+        /// Where the workers' files are; below the runtime folder or /tmp when absent.
+        state_dir: Option<PathBuf> = None,
+        /// Where `/healthz`, `/ready`, `/workers`, `/leases` and `/reachable` are served.
+        listen: SocketAddr = SocketAddr::from(([127, 0, 0, 1], 8080)),
+        /// Where Prometheus metrics are served; workers have the ports after it.
+        metrics_listen: SocketAddr = SocketAddr::from(([127, 0, 0, 1], 9107)),
+        /// The host under which other managers reach `listen`; the host's name when absent.
+        advertise_host: Option<String> = None,
+        /// How workers are run.
+        worker: WorkerSettings = WorkerSettings::default(),
+        /// Always true: a manager that is none has nothing to do.
+        manager_mode: bool = true,
+    }
+}
+
+section! {
     /// How workers are run.
-    pub worker: WorkerSettings,
-    /// Always true: a manager that is none has nothing to do.
-    pub manager_mode: bool,
-}
-
-/// How workers are run.
-#[derive(Clone, PartialEq, Eq, Debug, Deserialize, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct WorkerSettings {
-    /// The program and its arguments. `{config}`, `{runner_id}`, `{shard_id}`, `{manager_pid}` and
-    /// `{port}` are replaced; without any of them the usual arguments are added. The reference worker
-    /// when empty.
-    pub command: Words,
-    /// Further variables.
-    pub environment: BTreeMap<String, String>,
-    /// `LOG_LEVEL` of the workers.
-    pub log_level: String,
-    /// How often a worker is asked for its health.
-    pub health_interval_seconds: Seconds,
-    /// A worker without a sign of life for so long is started again.
-    pub heartbeat_timeout_seconds: Seconds,
-    /// How long a worker may take to start.
-    pub start_grace_seconds: Seconds,
-    /// How long a worker may take to finish what it has.
-    pub drain_grace_seconds: Seconds,
-    /// How long a worker may take to drop a camera whose lease is gone.
-    pub takeaway_limit_seconds: Seconds,
-    /// How long cameras of a worker that crashed again and again are left to other runners.
-    pub crash_cooldown_seconds: Seconds,
-}
-
-impl Default for WorkerSettings {
-    fn default() -> Self {
-        Self {
-            command: Words::default(),
-            environment: BTreeMap::new(),
-            log_level: "info".into(),
-            health_interval_seconds: Seconds::whole(5),
-            heartbeat_timeout_seconds: Seconds::whole(60),
-            start_grace_seconds: Seconds::whole(30),
-            drain_grace_seconds: Seconds::whole(30),
-            takeaway_limit_seconds: Seconds::whole(1),
-            crash_cooldown_seconds: Seconds::whole(300),
-        }
+    #[derive(PartialEq, Eq)]
+    pub struct WorkerSettings {
+        /// The program and its arguments. `{config}`, `{runner_id}`, `{shard_id}`, `{manager_pid}` and
+        /// `{port}` are replaced; without any of them the usual arguments are added. The reference worker
+        /// when empty.
+        command: Words = Words::default(),
+        /// Further variables.
+        environment: BTreeMap<String, String> = BTreeMap::new(),
+        /// `LOG_LEVEL` of the workers.
+        log_level: String = "info".into(),
+        /// How often a worker is asked for its health.
+        health_interval_seconds: Period = Period::whole(5),
+        /// A worker without a sign of life for so long is started again.
+        heartbeat_timeout_seconds: Period = Period::whole(60),
+        /// How long a worker may take to start.
+        start_grace_seconds: Period = Period::whole(30),
+        /// How long a worker may take to finish what it has.
+        drain_grace_seconds: Period = Period::whole(30),
+        /// How long a worker may take to drop a camera whose lease is gone.
+        takeaway_limit_seconds: Period = Period::whole(1),
+        /// How long cameras of a worker that crashed again and again are left to other runners.
+        crash_cooldown_seconds: Period = Period::whole(300),
     }
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            control_plane_url: Words::default(),
-            api_key: None,
-            api_key_file: None,
-            ca_file: None,
-            database_url: None,
-            runner_id: None,
-            tenant_id: String::new(),
-            site_id: String::new(),
-            deployment_group: "default".into(),
-            deployment_version: "1".into(),
-            capabilities: Vec::new(),
-            max_workers: 4,
-            max_cameras_per_worker: 16,
-            lease_ttl_seconds: Seconds::whole(60),
-            heartbeat_interval_seconds: Seconds::whole(30),
-            lease_retry_interval_seconds: Seconds::whole(10),
-            config_sync_interval_seconds: Seconds::whole(60),
-            on_outage: OutageWord::Continue,
-            outage_grace_seconds: Seconds::whole(300),
-            peers: Words::default(),
-            connects_per_second: 20,
-            drain_batch: 4,
-            cache_file: None,
-            cache_max_age_seconds: Seconds::whole(24 * 3600),
-            state_dir: None,
-            listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
-            metrics_listen: SocketAddr::from(([127, 0, 0, 1], 9107)),
-            advertise_host: None,
-            worker: WorkerSettings::default(),
-            manager_mode: true,
-        }
-    }
-}
-
-/// As it is shown: without secrets.
-impl fmt::Debug for Settings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shown = serde_json::to_string(self).map_err(|_| fmt::Error)?;
-        f.write_str(&shown)
-    }
-}
-
-#[expect(clippy::ref_option, reason = "the signature that serde asks for")]
-fn hidden<S: Serializer>(secret: &Option<SecretString>, serializer: S) -> Result<S::Ok, S::Error> {
-    secret.as_ref().map(|_| HIDDEN).serialize(serializer)
-}
-
-/// Sets one key from the text of a variable.
-type Setter = fn(&mut Settings, &str) -> Result<(), String>;
-
-fn value<T: DeserializeOwned>(text: &str) -> Result<T, String> {
-    serde_saphyr::from_str(text).map_err(|error| {
-        let error = error.without_snippet().to_string();
-        error.lines().next().unwrap_or_default().to_owned()
-    })
-}
-
-fn words(text: &str) -> Words {
-    Words::from(OneOrMany::One(text.to_owned()))
-}
-
-macro_rules! keys {
-    ($($key:literal => |$settings:ident, $text:ident| $set:expr;)*) => {
-        /// Every key, and how a variable sets it.
-        const KEYS: &[(&str, Setter)] = &[$(($key, |$settings, $text| { $set; Ok(()) })),*];
-    };
-}
-
-keys! {
-    "control_plane_url" => |it, text| it.control_plane_url = words(text);
-    "api_key" => |it, text| it.api_key = Some(text.into());
-    "api_key_file" => |it, text| it.api_key_file = Some(text.into());
-    "ca_file" => |it, text| it.ca_file = Some(text.into());
-    "database_url" => |it, text| it.database_url = Some(text.into());
-    "runner_id" => |it, text| it.runner_id = Some(text.into());
-    "tenant_id" => |it, text| it.tenant_id = text.into();
-    "site_id" => |it, text| it.site_id = text.into();
-    "deployment_group" => |it, text| it.deployment_group = text.into();
-    "deployment_version" => |it, text| it.deployment_version = text.into();
-    "capabilities" => |it, text| it.capabilities = words(text).0;
-    "max_workers" => |it, text| it.max_workers = value(text)?;
-    "max_cameras_per_worker" => |it, text| it.max_cameras_per_worker = value(text)?;
-    "lease_ttl_seconds" => |it, text| it.lease_ttl_seconds = value(text)?;
-    "heartbeat_interval_seconds" => |it, text| it.heartbeat_interval_seconds = value(text)?;
-    "lease_retry_interval_seconds" => |it, text| it.lease_retry_interval_seconds = value(text)?;
-    "config_sync_interval_seconds" => |it, text| it.config_sync_interval_seconds = value(text)?;
-    "on_outage" => |it, text| it.on_outage = value(text)?;
-    "outage_grace_seconds" => |it, text| it.outage_grace_seconds = value(text)?;
-    "peers" => |it, text| it.peers = words(text);
-    "connects_per_second" => |it, text| it.connects_per_second = value(text)?;
-    "drain_batch" => |it, text| it.drain_batch = value(text)?;
-    "cache_file" => |it, text| it.cache_file = Some(text.into());
-    "cache_max_age_seconds" => |it, text| it.cache_max_age_seconds = value(text)?;
-    "state_dir" => |it, text| it.state_dir = Some(text.into());
-    "listen" => |it, text| it.listen = value(text)?;
-    "metrics_listen" => |it, text| it.metrics_listen = value(text)?;
-    "advertise_host" => |it, text| it.advertise_host = Some(text.into());
-    "worker.command" => |it, text| it.worker.command = words(text);
-    "worker.environment" => |it, text| it.worker.environment = value(text)?;
-    "worker.log_level" => |it, text| it.worker.log_level = text.into();
-    "worker.health_interval_seconds" => |it, text| it.worker.health_interval_seconds = value(text)?;
-    "worker.heartbeat_timeout_seconds" => |it, text| it.worker.heartbeat_timeout_seconds = value(text)?;
-    "worker.start_grace_seconds" => |it, text| it.worker.start_grace_seconds = value(text)?;
-    "worker.drain_grace_seconds" => |it, text| it.worker.drain_grace_seconds = value(text)?;
-    "worker.takeaway_limit_seconds" => |it, text| it.worker.takeaway_limit_seconds = value(text)?;
-    "worker.crash_cooldown_seconds" => |it, text| it.worker.crash_cooldown_seconds = value(text)?;
-    "manager_mode" => |it, text| it.manager_mode = value(text)?;
-}
-
-/// The variable of a key.
-fn variable(key: &str) -> String {
-    format!("{PREFIX}{}", key.replace('.', "_").to_ascii_uppercase())
 }
 
 impl Settings {
     /// Every key with its variable.
-    pub fn variables() -> impl Iterator<Item = (&'static str, String)> {
-        KEYS.iter().map(|(key, _)| (*key, variable(key)))
+    pub fn variables() -> Vec<(String, String)> {
+        let described = config::describe(&mut Self::default());
+        described
+            .into_iter()
+            .map(|it| (it.path.clone(), variable(&it.path)))
+            .collect()
     }
 
     /// Changes what variables say; an empty one says nothing. The error names the variable.
     pub fn apply(&mut self, variables: &[(String, String)]) -> Result<(), String> {
-        for (key, set) in KEYS {
-            let name = variable(key);
-            let found = variables.iter().find(|(variable, _)| *variable == name);
-            if let Some((_, text)) = found
-                && !text.is_empty()
-            {
-                set(self, text).map_err(|why| format!("{name}: {why}"))?;
-            }
-        }
-        Ok(())
+        config::apply(self, "", variables, &|it| vec![variable(&it.path)]).map(|_| ())
     }
 
     /// How many cameras this manager takes.
@@ -444,10 +323,10 @@ impl Settings {
         let flat = |settings: &Self| {
             let mut flat = BTreeMap::new();
             let shown = serde_json::to_value(settings).unwrap_or_default();
-            for (key, _) in KEYS {
-                let found = key.split('.').try_fold(&shown, |at, part| at.get(part));
+            for config::Described { path, .. } in config::describe(&mut settings.clone()) {
+                let found = path.split('.').try_fold(&shown, |at, part| at.get(part));
                 let text = found.map_or_else(String::new, ToString::to_string);
-                flat.insert(*key, text);
+                flat.insert(path, text);
             }
             // Shown as hidden, compared as they are.
             for (key, secret) in [
@@ -455,7 +334,7 @@ impl Settings {
                 ("database_url", &settings.database_url),
             ] {
                 let text = secret.as_ref().map(secrecy::ExposeSecret::expose_secret);
-                flat.insert(key, text.unwrap_or_default().to_owned());
+                flat.insert(key.to_owned(), text.unwrap_or_default().to_owned());
             }
             flat
         };
@@ -463,16 +342,16 @@ impl Settings {
         old.into_iter()
             .filter(|(key, text)| new.get(key) != Some(text))
             .map(|(key, text)| {
-                let secret = matches!(key, "api_key" | "database_url");
+                let secret = matches!(key.as_str(), "api_key" | "database_url");
                 let show = |text: &str| match (secret, text.is_empty()) {
-                    (true, false) => HIDDEN.to_owned(),
+                    (true, false) => redact::HIDDEN.to_owned(),
                     _ => text.to_owned(),
                 };
                 Change {
-                    key,
                     from: show(&text),
-                    to: show(new.get(key).map_or("", String::as_str)),
-                    needs_restart: NEED_RESTART.contains(&key),
+                    to: show(new.get(&key).map_or("", String::as_str)),
+                    needs_restart: NEED_RESTART.contains(&key.as_str()),
+                    key,
                 }
             })
             .collect()
@@ -491,6 +370,11 @@ impl Settings {
     }
 }
 
+/// The variable of a key.
+fn variable(key: &str) -> String {
+    config::variable(&format!("{SECTION}.{key}"))
+}
+
 /// What identifies a running manager.
 const NEED_RESTART: [&str; 7] = [
     "runner_id",
@@ -506,7 +390,7 @@ const NEED_RESTART: [&str; 7] = [
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Change {
     /// Which.
-    pub key: &'static str,
+    pub key: String,
     /// What it was.
     pub from: String,
     /// What it is.
@@ -550,19 +434,17 @@ mod tests {
     #[test]
     fn every_key_of_the_file_has_a_variable() {
         let shown = serde_json::to_value(Settings::default()).unwrap();
-        let mut keys: Vec<String> = Vec::new();
-        for (key, value) in shown.as_object().unwrap() {
-            match value.as_object() {
-                Some(inner) if key == "worker" => {
-                    keys.extend(inner.keys().map(|name| format!("worker.{name}")));
-                }
-                _ => keys.push(key.clone()),
-            }
+        let known = Settings::variables();
+        for (key, _) in &known {
+            let found = key.split('.').try_fold(&shown, |at, part| at.get(part));
+            assert!(found.is_some(), "{key} is not shown");
         }
-        keys.sort();
-        let mut known: Vec<String> = KEYS.iter().map(|(key, _)| (*key).to_owned()).collect();
-        known.sort();
-        assert_eq!(keys, known);
+        let worker = shown["worker"].as_object().unwrap().len();
+        assert_eq!(known.len(), shown.as_object().unwrap().len() - 1 + worker);
+        assert!(known.contains(&(
+            "worker.command".into(),
+            "LEASEHOLD_MANAGER_WORKER_COMMAND".into()
+        )));
     }
 
     #[test]

@@ -90,8 +90,8 @@ impl Options {
     /// Checks what would make a fleet misbehave.
     pub fn check(&self) -> Result<(), Invalid> {
         let ttls = [
-            ("lease_ttl_ms", self.lease_ttl_ms),
-            ("presence_ttl_ms", self.presence_ttl_ms),
+            ("poll.lease.ttl", self.lease_ttl_ms),
+            ("poll.lease.presence_ttl", self.presence_ttl_ms),
         ];
         for (field, ttl_ms) in ttls {
             if !(Self::MIN_TTL_MS..=Ttl::MAX_MILLIS).contains(&ttl_ms) {
@@ -99,8 +99,12 @@ impl Options {
             }
         }
         let renewals = [
-            ("renew_ms", self.renew_ms, self.lease_ttl_ms),
-            ("presence_ms", self.presence_ms, self.presence_ttl_ms),
+            ("poll.lease.renew", self.renew_ms, self.lease_ttl_ms),
+            (
+                "poll.lease.presence",
+                self.presence_ms,
+                self.presence_ttl_ms,
+            ),
         ];
         for (field, interval_ms, ttl_ms) in renewals {
             if interval_ms == 0 || interval_ms > ttl_ms / 3 {
@@ -111,12 +115,12 @@ impl Options {
             }
         }
         let waits = [
-            ("discovery_ms", self.discovery_ms),
-            ("preference_wait_ms", self.preference_wait_ms),
-            ("settle_ms", self.settle_ms),
-            ("answer_ms", self.answer_ms),
-            ("drain_ms", self.drain_ms),
-            ("stop_ms", self.stop_ms),
+            ("poll.lease.discovery", self.discovery_ms),
+            ("poll.lease.preference_wait", self.preference_wait_ms),
+            ("poll.lease.settle", self.settle_ms),
+            ("poll.lease.answer", self.answer_ms),
+            ("poll.lease.drain", self.drain_ms),
+            ("poll.lease.stop", self.stop_ms),
         ];
         for (field, wait_ms) in waits {
             if wait_ms == 0 || wait_ms > Ttl::MAX_MILLIS {
@@ -124,10 +128,10 @@ impl Options {
             }
         }
         if self.moves_at_once == 0 || self.moves_at_once > 1_000 {
-            return Err(Invalid::new("moves_at_once", "1 to 1,000"));
+            return Err(Invalid::new("poll.lease.moves_at_once", "1 to 1,000"));
         }
         if self.weight > 1_000_000 {
-            return Err(Invalid::new("weight", "at most 1,000,000"));
+            return Err(Invalid::new("poll.lease.weight", "at most 1,000,000"));
         }
         Ok(())
     }
@@ -151,14 +155,17 @@ mod tests {
             renew_ms: 10_001,
             ..Options::default()
         };
-        assert_eq!(late.check().map_err(|wrong| wrong.field), Err("renew_ms"));
+        assert_eq!(
+            late.check().map_err(|wrong| wrong.field),
+            Err("poll.lease.renew")
+        );
         let absent = Options {
             presence_ms: 0,
             ..Options::default()
         };
         assert_eq!(
             absent.check().map_err(|wrong| wrong.field),
-            Err("presence_ms")
+            Err("poll.lease.presence")
         );
     }
 }

@@ -13,6 +13,11 @@ const MAX_BYTES: u64 = 1024 * 1024;
 
 /// Reads a file.
 pub fn read<T: DeserializeOwned + Default>(path: &Path) -> Result<T, Failure> {
+    read_with_text(path).map(|(read, _)| read)
+}
+
+/// Reads a file, and answers with its text too.
+pub fn read_with_text<T: DeserializeOwned + Default>(path: &Path) -> Result<(T, String), Failure> {
     let shown = path.display();
     let size =
         std::fs::metadata(path).map_err(|error| wrong(format!("cannot read {shown}: {error}")))?;
@@ -21,7 +26,8 @@ pub fn read<T: DeserializeOwned + Default>(path: &Path) -> Result<T, Failure> {
     }
     let text = std::fs::read_to_string(path)
         .map_err(|error| wrong(format!("cannot read {shown}: {error}")))?;
-    parse(&text).map_err(|error| explain(&error, &shown.to_string()))
+    let read = parse(&text).map_err(|error| explain(&error, &shown.to_string()))?;
+    Ok((read, text))
 }
 
 fn parse<T: DeserializeOwned + Default>(text: &str) -> Result<T, Box<Error>> {

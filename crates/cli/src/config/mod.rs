@@ -2,18 +2,19 @@
 
 mod environment;
 mod file;
-mod limits;
-mod period;
+mod origin;
+mod reference;
 mod sections;
 mod sessions;
 mod timing;
 
 use std::path::{Path, PathBuf};
 
-pub use environment::{SETTINGS, unknown_variables};
+pub use environment::{secret_variables, unknown_variables, variables};
 pub use file::{nearest, read};
-pub use limits::Limits;
-pub use period::Period;
+pub use leasehold_api::config::Period;
+pub use origin::{Origin, Origins};
+pub use reference::reference;
 pub use sections::{Config, Log, LogFormat, Server};
 pub use sessions::Sessions;
 pub use timing::{check as check_timing, worst_case};
@@ -23,7 +24,7 @@ use crate::exit::{Exit, Failure};
 /// The environment variable that names the file.
 pub const FILE_VARIABLE: &str = "LEASEHOLD_CONFIG";
 
-/// Where a configuration comes from: everything but the flags of a verb.
+/// Where a configuration comes from: everything but the flags of a command.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
     /// The file, if one is named.
@@ -48,14 +49,22 @@ impl Sources {
         }
     }
 
-    /// Reads and layers everything. Timing is not judged yet: flags may change it.
-    pub fn load(&self) -> Result<Config, Failure> {
+    /// Reads and layers everything, and notes where each setting comes from. Timing is not judged yet:
+    /// flags may change it.
+    pub fn load(&self) -> Result<(Config, Origins), Failure> {
+        let mut origins = Origins::default();
         let mut config = match &self.file {
-            Some(path) => file::read(path)?,
+            Some(path) => {
+                let (config, text) = file::read_with_text(path)?;
+                origins.note_file(&text);
+                config
+            }
             None => Config::default(),
         };
-        environment::apply(&mut config, &self.variables)?;
-        Ok(config)
+        for (path, variable) in environment::apply(&mut config, &self.variables)? {
+            origins.note(path, Origin::Environment(variable));
+        }
+        Ok((config, origins))
     }
 }
 

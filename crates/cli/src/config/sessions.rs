@@ -1,63 +1,65 @@
 //! Sessions: how long they live, and how this machine's worker runs them.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf};
 
-use leasehold_agents::orchestrator::{Profile, built_in_profiles};
-use serde::{Deserialize, Serialize};
+use lease::HolderName;
+use leasehold_agents::orchestrator::{Options, Profile, built_in_profiles};
+use leasehold_api::{
+    config::{Period, shown},
+    section,
+};
+use leasehold_server::SessionOptions;
 
-use super::{Period, wrong};
+use super::wrong;
 use crate::exit::Failure;
 
-/// Sessions.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Sessions {
-    /// How long a session lives without a heartbeat.
-    pub lease_ttl: Period,
-    /// How often clients are asked to send one; at most a third of `lease_ttl`.
-    pub heartbeat_interval: Period,
-    /// How often all sessions are looked through, behind the timers.
-    pub expiry_check_interval: Period,
-    /// How long a repeated start is recognised at least. Every value above 0 is kept to: a start is
-    /// recognised for as long as its session lives, and a session that is over frees it whatever this
-    /// says.
-    pub idempotency_ttl: Period,
-    /// How long a session that is over can still be looked at.
-    pub remember: Period,
-    /// Phase 1: the API itself tries the service's lease and answers 409 when it is busy.
-    pub api_leases: bool,
-    /// Whether `serve` also runs a worker.
-    pub worker: bool,
-    /// The worker's stable name; made from the host, and in `serve` its port, by default.
-    pub worker_name: Option<String>,
-    /// The slots of the pool of tuners, in order of preference.
-    pub tuner_slots: Vec<String>,
-    /// Where streams come from: a URL with `{service_ref}`. A generated test picture by default.
-    #[serde(serialize_with = "super::sections::without_password")]
-    pub source_template: Option<String>,
-    /// Where playlists and segments are written; in the data folder by default.
-    pub output_dir: Option<PathBuf>,
-    /// How streams are made, beside the built-in profiles `auto`, `high`, `low` and `virtual`.
-    pub profiles: BTreeMap<String, Profile>,
+section! {
+    /// Sessions: how long they live, and how this machine's worker runs them.
+    pub struct Sessions {
+        /// How long a session lives without a heartbeat.
+        lease_ttl: Period = Period::from_millis(SessionOptions::default().lease_ttl_ms),
+        /// How often clients are asked to send one; at most a third of `lease_ttl`.
+        heartbeat_interval: Period =
+            Period::from_millis(SessionOptions::default().heartbeat_interval_ms),
+        /// How often all sessions are looked through, behind the timers.
+        expiry_check_interval: Period = Period::from_millis(worker().scan_interval_ms),
+        /// How long a session that is over can still be looked at.
+        remember: Period = Period::whole(3600),
+        /// Phase 1: the API itself tries the service's lease and answers 409 when it is busy.
+        api_leases: bool = false,
+        /// Whether `serve` also runs a worker.
+        worker: bool = true,
+        /// The worker's stable name; made from the host, and in `serve` its port, by default.
+        worker_name: Option<String> = None,
+        /// How long the worker's leases on channels and tuners last.
+        worker_ttl: Period = Period::from_millis(worker().lease_ttl.millis()),
+        /// Where `leasehold worker` serves `/metrics` and `/healthz`, to whoever can reach that address;
+        /// nowhere by default. A worker inside `serve` has its figures there.
+        worker_listen: Option<SocketAddr> = None,
+        /// The slots of the pool of tuners, in order of preference.
+        tuner_slots: Vec<String> = worker().tuner_slots,
+        /// How many streams may be launched at the same time.
+        concurrent_starts: usize = worker().concurrent_starts,
+        /// How long a stream may take until it is playable.
+        start_limit: Period = Period::from_millis(worker().start_limit_ms),
+        /// How long a stream may take to stop before it is killed; at most half of `worker_ttl`.
+        stop_limit: Period = Period::from_millis(worker().stop_limit_ms),
+        /// How long a running stream may produce nothing.
+        stall_limit: Period = Period::from_millis(worker().stall_limit_ms),
+        /// Where streams come from: a URL with `{service_ref}`. A generated test picture by default.
+        #[serde(serialize_with = "shown::url_option")]
+        source_template: Option<String> = None,
+        /// Where playlists and segments are written; in the data folder by default.
+        output_dir: Option<PathBuf> = None,
+        /// How streams are made, beside the built-in profiles `auto`, `high`, `low` and `virtual`.
+        profiles: BTreeMap<String, Profile> = BTreeMap::new(),
+    }
 }
 
-impl Default for Sessions {
-    fn default() -> Self {
-        Self {
-            lease_ttl: Period::from_millis(60_000),
-            heartbeat_interval: Period::from_millis(5_000),
-            expiry_check_interval: Period::from_millis(10_000),
-            idempotency_ttl: Period::from_millis(30_000),
-            remember: Period::from_millis(3_600_000),
-            api_leases: false,
-            worker: true,
-            worker_name: None,
-            tuner_slots: ["0", "1", "2", "3"].map(String::from).to_vec(),
-            source_template: None,
-            output_dir: None,
-            profiles: BTreeMap::new(),
-        }
-    }
+/// The worker's own defaults.
+fn worker() -> Options {
+    let name = HolderName::new("worker").expect("a name");
+    Options::new(name, PathBuf::new())
 }
 
 impl Sessions {
@@ -68,13 +70,10 @@ impl Sessions {
         profiles
     }
 
-    /// Refuses times that cannot work.
+    /// Refuses times that cannot work; the rest is checked by whoever uses it.
     pub fn check(&self) -> Result<(), Failure> {
         for (name, period) in [
-            ("lease_ttl", self.lease_ttl),
-            ("heartbeat_interval", self.heartbeat_interval),
             ("expiry_check_interval", self.expiry_check_interval),
-            ("idempotency_ttl", self.idempotency_ttl),
             ("remember", self.remember),
         ] {
             if period.millis() == 0 {

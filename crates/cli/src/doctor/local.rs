@@ -87,22 +87,22 @@ fn credential(config: &Config) -> Finding {
         Err(failure) => Finding::wrong(
             "credential",
             failure.to_string().trim_start_matches("error: "),
-            "check --token-file, its owner and mode",
+            "check --credential-file, its owner and mode",
         ),
         Ok((_, Credential::Configured)) => Finding::fine(
             "credential",
-            "from LEASEHOLD_API_TOKEN or the configuration",
+            "from LEASEHOLD_CREDENTIAL or the configuration",
         ),
-        Ok((_, Credential::File(file))) => token_file(&file),
+        Ok((_, Credential::File(file))) => credential_file(&file),
         Ok((_, Credential::Missing)) => Finding::wrong(
             "credential",
             "none found",
-            "set LEASEHOLD_API_TOKEN or --token-file, or start a local server, which makes one",
+            "set LEASEHOLD_CREDENTIAL or --credential-file, or start a local server, which makes one",
         ),
     }
 }
 
-fn token_file(file: &Path) -> Finding {
+fn credential_file(file: &Path) -> Finding {
     let shown = file.display();
     let open = fs::metadata(file).is_ok_and(|found| found.permissions().mode() & 0o077 != 0);
     if open {

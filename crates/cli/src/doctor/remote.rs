@@ -50,7 +50,7 @@ pub async fn look(config: &Config) -> Vec<Finding> {
 fn unreachable(url: &str, error: &Error) -> Finding {
     let advice = match error {
         Error::Denied(_) => {
-            "the server is there and refuses the credential: see LEASEHOLD_API_TOKEN, --token-file, `leasehold token ls`"
+            "the server is there and refuses the credential: see LEASEHOLD_CREDENTIAL, --credential-file, `leasehold credential ls`"
         }
         Error::Broken(_) => "the server is there and its store is not: see the server's log",
         _ => "start one with `leasehold serve`, or name another with --server",

@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
-    config::{Config, Period, check_timing, wrong},
+    config::{self, Config, Period, check_timing, wrong},
     connect,
     exit::{Exit, Failure, Outcome},
     holder,
@@ -242,12 +242,12 @@ fn command(arguments: &Arguments, guard: &Guard, plan: Plan) -> Result<supervise
     let mut words = arguments.command.iter().cloned();
     let program = words.next().unwrap_or_default();
     let (ask_at, kill_at) = plan.moments(guard.stops_at());
-    Command::new(program)
-        .args(words)
-        // What renews the lease is not for whoever does the work.
-        .env_remove("LEASEHOLD_API_TOKEN")
-        .env_remove("LEASEHOLD_TOKENS")
-        .env_remove("XG2G_API_TOKENS")
+    // What renews the lease is not for whoever does the work.
+    let mut command = Command::new(program).args(words);
+    for name in config::secret_variables() {
+        command = command.env_remove(name);
+    }
+    command
         .env("LEASEHOLD_FENCE", guard.token().to_string())
         .env("LEASEHOLD_KEY", guard.key().as_str())
         .input(Input::Inherited)

@@ -1,4 +1,4 @@
-//! `leasehold token create`.
+//! `leasehold credential create`.
 
 use std::process::ExitCode;
 
@@ -12,15 +12,15 @@ use crate::{
     print::{self, Format},
 };
 
-/// Make a token; it is shown this once and stored hashed
+/// Make a credential; it is shown this once and stored hashed
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
-  leasehold token create --name ci --scope leases:write > ci.token
-  leasehold token create --name dashboard --scope leases:read --tenant acme
+  leasehold credential create --name ci --scope leases:write > ci.key
+  leasehold credential create --name ui --scope leases:read --tenant acme
 
 Scopes: leases, runners, v3 or credentials, a colon, and read, write or admin; each includes those
-before it. A running server lets the token in at once.")]
+before it. A running server accepts the credential immediately.")]
 pub struct Arguments {
     /// What it is for
     #[arg(long)]
@@ -35,7 +35,7 @@ pub struct Arguments {
     format: Format,
 }
 
-/// Makes it. The token goes to standard output, everything else to standard error.
+/// Makes it. The credential goes to standard output, everything else to standard error.
 pub fn run(arguments: Arguments, tokens: &TokenFile) -> Outcome {
     let Arguments {
         name,
@@ -64,7 +64,7 @@ pub fn run(arguments: Arguments, tokens: &TokenFile) -> Outcome {
     } else {
         print::line(secret)?;
         eprintln!(
-            "made token {} ({name}); it is not shown again",
+            "made credential {} ({name}); it is not shown again",
             created.stored.id
         );
     }

@@ -1,4 +1,4 @@
-//! `leasehold token ls`.
+//! `leasehold credential ls`.
 
 use std::{path::Path, process::ExitCode};
 
@@ -10,11 +10,11 @@ use crate::{
     print::{self, Format},
 };
 
-/// List the tokens of the local server; the secrets are not known
+/// List the credentials of the local server; the secrets are not known
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Example:
-  leasehold token ls")]
+  leasehold credential ls")]
 pub struct Arguments {
     #[command(flatten)]
     format: Format,
@@ -45,7 +45,7 @@ pub fn run(arguments: &Arguments, tokens: &TokenFile, folder: &Path) -> Outcome 
         }
     }
     if !arguments.format.json {
-        print::show(&rows, &format!("no tokens in {}", folder.display()))?;
+        print::show(&rows, &format!("no credentials in {}", folder.display()))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,4 +1,4 @@
-//! `leasehold token`: one file per verb. The tokens of a server live hashed in its data folder, so
+//! `leasehold credential`: one file per verb. The credentials of a server live hashed in its data folder, so
 //! these verbs work on the server's machine, whether it runs or not.
 
 mod create;
@@ -14,7 +14,7 @@ use crate::{
     exit::{Exit, Failure, Outcome},
 };
 
-/// The verbs of `leasehold token`.
+/// The verbs of `leasehold credential`.
 #[derive(Subcommand, Debug)]
 pub enum Verb {
     Create(create::Arguments),

@@ -1,4 +1,4 @@
-//! `leasehold token revoke`.
+//! `leasehold credential revoke`.
 
 use std::process::ExitCode;
 
@@ -7,25 +7,25 @@ use leasehold_server::auth::TokenFile;
 use super::failed;
 use crate::exit::{Exit, Failure, Outcome};
 
-/// Take a token back; a running server refuses it within a second
+/// Revoke a credential; a running server rejects it within a second
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Example:
-  leasehold token ls
-  leasehold token revoke 3f9a1c0b77de")]
+  leasehold credential ls
+  leasehold credential revoke 3f9a1c0b77de")]
 pub struct Arguments {
-    /// Its id, from `leasehold token ls`
+    /// Its id, from `leasehold credential ls`
     id: String,
 }
 
 /// Revokes.
 pub fn run(arguments: &Arguments, tokens: &TokenFile) -> Outcome {
     if tokens.revoke(&arguments.id).map_err(failed)? {
-        eprintln!("revoked token {}", arguments.id);
+        eprintln!("revoked credential {}", arguments.id);
         return Ok(ExitCode::SUCCESS);
     }
     Err(
-        Failure::new(Exit::NotFound, format!("no token {}", arguments.id))
-            .hint("`leasehold token ls` lists them"),
+        Failure::new(Exit::NotFound, format!("no credential {}", arguments.id))
+            .hint("`leasehold credential ls` lists them"),
     )
 }

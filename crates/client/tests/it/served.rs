@@ -46,7 +46,7 @@ impl Served {
             listen: ([127, 0, 0, 1], 0).into(),
             data_dir: Some(dir.to_owned()),
             tls: Some(leasehold_server::TlsOptions {
-                development: true,
+                self_signed: true,
                 ..leasehold_server::TlsOptions::default()
             }),
             ..leasehold_server::Options::default()

@@ -66,7 +66,7 @@ impl Housekeeping {
                 let since = self.unowned.get(camera).copied().unwrap_or(now);
                 let (all, long) = counts.entry(reason).or_default();
                 *all += 1;
-                *long += i64::from(now.since(since) >= options.unowned_after_ms);
+                *long += i64::from(now.since(since) >= options.unowned_after.millis());
                 seen.insert(camera.to_owned(), since);
             }
         }
@@ -81,7 +81,7 @@ impl Housekeeping {
         options: RunnerOptions,
         now: UnixMillis,
     ) -> Result<(), Reject> {
-        if options.forget_after_ms == 0 {
+        if options.forget_after.millis() == 0 {
             return Ok(());
         }
         let authority = app.authority();
@@ -102,7 +102,7 @@ impl Housekeeping {
                 continue;
             }
             let since = self.absent.get(&name).copied().unwrap_or(now);
-            if now.since(since) < options.forget_after_ms {
+            if now.since(since) < options.forget_after.millis() {
                 absent.insert(name, since);
                 continue;
             }

@@ -386,7 +386,7 @@ async fn an_open_address_needs_tls_and_the_generated_certificate_works() {
     options.listen = ([127, 0, 0, 1], 0).into();
     options.data_dir = Some(dir.path().to_owned());
     options.tls = Some(leasehold_server::TlsOptions {
-        development: true,
+        self_signed: true,
         ..Default::default()
     });
     let server = start_with(options).await;

@@ -151,7 +151,7 @@ async fn the_page_can_change_something_over_http2() {
     let mut options = options();
     options.data_dir = Some(dir.path().to_owned());
     options.tls = Some(leasehold_server::TlsOptions {
-        development: true,
+        self_signed: true,
         ..leasehold_server::TlsOptions::default()
     });
     let server = start_with(options).await;

@@ -115,7 +115,7 @@ fn waiting(gate: &Arc<Semaphore>, present: &Arc<AtomicUsize>) -> OpenApiRouter<A
 #[tokio::test]
 async fn a_request_that_takes_too_long_is_ended_and_its_place_is_free_again() {
     let mut options = options();
-    options.limits.request_timeout_ms = 100;
+    options.limits.request_timeout = leasehold_api::config::Period::from_millis(100);
     options.limits.others = 1;
     let present = Arc::new(AtomicUsize::new(0));
     let door = waiting(&Arc::new(Semaphore::new(0)), &present);
@@ -196,7 +196,7 @@ async fn a_body_that_is_too_large_is_refused_even_if_its_sender_listens_late() {
 async fn a_body_has_the_size_that_is_configured_and_arrives_in_time() {
     let mut options = options();
     options.limits.body_bytes = 2_048;
-    options.limits.request_timeout_ms = 300;
+    options.limits.request_timeout = leasehold_api::config::Period::from_millis(300);
     let server = start_with(options).await;
     let acquire = |padding: usize| {
         let labels = json!({"a": "x".repeat(100), "b": "x".repeat(100)});

@@ -6,6 +6,7 @@ mod support;
 mod auth;
 mod control_plane_client;
 mod credentials;
+mod dba;
 mod documents;
 mod failures;
 mod frame;

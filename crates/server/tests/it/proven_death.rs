@@ -21,7 +21,8 @@ const LINGER: Duration = Duration::from_millis(400);
 
 async fn lingering(linger: Duration) -> Running {
     let mut options = options();
-    options.limits.death_linger_ms = u64::try_from(linger.as_millis()).unwrap();
+    options.limits.death_linger =
+        leasehold_api::config::Period::from_millis(u64::try_from(linger.as_millis()).unwrap());
     start_with(options).await
 }
 

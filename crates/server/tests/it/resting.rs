@@ -230,7 +230,7 @@ async fn cameras_that_nobody_has_are_counted_by_reason_and_by_time() {
 #[tokio::test]
 async fn a_runner_that_has_been_away_for_long_is_forgotten() {
     let mut options = support::options();
-    options.runners.forget_after_ms = 300_000;
+    options.runners.forget_after = leasehold_api::config::Period::from_millis(300_000);
     let server = support::start_with(options).await;
     server.camera("t", "s", "cam-1").await;
     server.runner("t", "s", "gone", 4).await;

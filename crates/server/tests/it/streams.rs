@@ -322,7 +322,7 @@ async fn l15_a_goodbye_a_proxy_or_a_newer_connection_is_no_proof() {
 #[tokio::test]
 async fn an_idle_stream_shows_that_it_is_alive() {
     let mut options = options();
-    options.limits.stream_heartbeat_ms = 50;
+    options.limits.stream_heartbeat = leasehold_api::config::Period::from_millis(50);
     let server = start_with(options).await;
     let mut events = Events::open(&server, None).await;
     assert_eq!(events.block().await.as_deref(), Some(": alive"));

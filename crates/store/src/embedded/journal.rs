@@ -99,6 +99,10 @@ impl Journal {
         self.state
     }
 
+    pub fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
     /// Opens the tables anew after they failed. What was acknowledged must still be there.
     pub fn reopen(&mut self) -> Result<(), Failure> {
         let acknowledged = self.state.revision;

@@ -5,6 +5,7 @@
 //! `writer`. What is on disk is described in the module `schema`.
 
 mod authority;
+mod backup;
 mod error;
 mod export;
 mod guard;
@@ -47,6 +48,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::live::{Joined, Live};
 
+pub use backup::{Copied, Restored, backup, restore};
 pub use error::OpenError;
 pub(crate) use export::{Site, bolt_in};
 pub use options::{History, OnDamage, Options};

@@ -60,6 +60,12 @@ impl Place {
         Ok(connection)
     }
 
+    /// A connection beside a server that is at work. Changes nothing; not marked so, since the copy that it
+    /// makes is a change to SQLite.
+    pub fn connect_beside(&self) -> rusqlite::Result<Connection> {
+        self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE)
+    }
+
     /// The connection that writes.
     pub fn connect_to_write(&self) -> rusqlite::Result<Connection> {
         let create = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;

@@ -166,7 +166,7 @@ fn set_aside(dir: &Path, unix_ms: u64) -> std::io::Result<()> {
     Ok(())
 }
 
-fn side_file(path: &Path, suffix: &str) -> PathBuf {
+pub(super) fn side_file(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()

@@ -330,7 +330,7 @@ impl Import for Site {
             for ((table, [keys, values]), revisions) in tables.iter().zip(revisions.values()) {
                 let (column, body, update) = match *table {
                     "records" => ("", "", ""),
-                    _ => (", body", ", lh_json(value)", ", body = excluded.body"),
+                    _ => (", body", ", lh_document(value)", ", body = excluded.body"),
                 };
                 let sql = format!(
                     "INSERT INTO {table} (key, value, revision{column}) \

@@ -8,7 +8,10 @@ use tokio_postgres::{Client, Transaction};
 use super::{Options, error};
 
 /// The steps in their order. One that was released is never changed: the database keeps its checksum.
-const STEPS: &[(&str, &str)] = &[("V1__tables", include_str!("migrations/V1__tables.sql"))];
+const STEPS: &[(&str, &str)] = &[
+    ("V1__tables", include_str!("migrations/V1__tables.sql")),
+    ("V2__views", include_str!("migrations/V2__views.sql")),
+];
 
 /// The functions, one file per verb. They may be changed at will.
 const FUNCTIONS: &[&str] = &[
@@ -38,7 +41,7 @@ BEGIN
     FOR each IN
         SELECT oid::regprocedure FROM pg_proc
         WHERE pronamespace = current_schema()::regnamespace AND starts_with(proname, 'lh_')
-            AND proname NOT IN ('lh_json', 'lh_moment', 'lh_number', 'lh_bolted')
+            AND proname NOT IN ('lh_json', 'lh_document', 'lh_moment', 'lh_number', 'lh_bolted')
     LOOP
         EXECUTE 'DROP FUNCTION ' || each;
     END LOOP;

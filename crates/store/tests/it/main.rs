@@ -4,6 +4,7 @@ mod conformance_broken;
 mod conformance_disk;
 mod conformance_memory;
 mod conformance_system_clock;
+mod embedded_backup;
 mod embedded_crash;
 mod embedded_damage;
 mod embedded_index;

@@ -1,5 +1,6 @@
 //! Real processes and real services, from outside.
 
+mod backup;
 mod camera;
 mod cli;
 mod cli_support;

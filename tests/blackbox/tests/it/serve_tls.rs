@@ -171,7 +171,11 @@ async fn a_wrong_certificate_or_key_starts_nothing_and_is_named() {
     let file = file.display().to_string();
     let ran = run(&["serve", "--config", &file, "--data-dir", &data], &[]).await;
     assert_eq!(ran.code, 78, "{}", ran.stderr);
-    assert!(ran.stderr.contains("both cert and key"), "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains("both certificate and key"),
+        "{}",
+        ran.stderr
+    );
 }
 
 #[tokio::test]
@@ -208,4 +212,32 @@ async fn targets_are_polled_over_https_by_those_who_trust_their_authority() {
     let mut other = poll().spawn();
     let line = other.wait_for_line("poll_failed", SOON).await;
     assert!(line.contains("certificate"), "{line}");
+}
+
+#[tokio::test]
+async fn a_renewed_certificate_is_served_after_sighup_and_a_wrong_one_is_not() {
+    let papers = Papers::issue();
+    let address = free();
+    let mut server = papers.serve(address).await;
+    let data = ("LEASEHOLD_DATA_DIR", papers.data().display().to_string());
+    let url = format!("https://localhost:{}", address.port());
+    let trusts = async |ca: &str| {
+        let arguments = ["lease", "ls", "--server", &url, "--ca-file", ca];
+        run(&arguments, std::slice::from_ref(&data)).await.code == 0
+    };
+    assert!(trusts(&papers.file("ca.pem")).await);
+    let renewed = Papers::issue();
+    let replace = |name: &str, from: &Papers| {
+        std::fs::copy(from.file(name), papers.file(name)).expect("copied");
+    };
+    // A key that does not belong to the certificate changes nothing.
+    replace("key.pem", &renewed);
+    server.signal(nix::sys::signal::Signal::SIGHUP);
+    server.wait_for_line("certificate not reloaded", SOON).await;
+    assert!(trusts(&papers.file("ca.pem")).await);
+    replace("cert.pem", &renewed);
+    server.signal(nix::sys::signal::Signal::SIGHUP);
+    server.wait_for_line("certificate reloaded", SOON).await;
+    assert!(trusts(&renewed.file("ca.pem")).await);
+    assert!(!trusts(&papers.file("ca.pem")).await);
 }

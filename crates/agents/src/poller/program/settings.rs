@@ -1,102 +1,86 @@
-//! What a polling program can be told, as it stands in its configuration file.
+//! The section `poll` of a configuration file.
 
-use std::{collections::BTreeMap, fmt, net::SocketAddr, path::PathBuf};
+use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf};
 
-use lease::{Invalid, polling::INTERVAL_SECONDS, redact};
-use serde::{Deserialize, Serialize, Serializer};
+use lease::{Invalid, polling::INTERVAL_SECONDS};
+use leasehold_api::{
+    config::{Period, Plain, json, shown},
+    section,
+};
+use serde::{Deserialize, Serialize};
 
 use super::super::Options;
 
-/// The section `poll` of a configuration file.
-#[derive(Clone, Deserialize, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Settings {
-    /// Where the state lives: `redis://…`, `postgres://…`, `embedded:FOLDER`, `memory:`. By default
-    /// a server, over HTTP.
-    #[serde(serialize_with = "without_password_option")]
-    pub store: Option<String>,
-    /// A YAML or JSON file with a list of targets. By default they come from the store.
-    pub targets_file: Option<PathBuf>,
-    /// The address of targets that do not say their own; `{id}` stands for the target's id, `{field}`
-    /// and `{field.inner}` for a field of its document, `{+field}` for one that is not to be escaped.
-    #[serde(serialize_with = "without_password_option")]
-    pub url: Option<String>,
-    /// How often a target is polled that does not say so itself: 4 to 120 seconds.
-    pub interval_seconds: f64,
-    /// How long one poll may take. It always ends before the lease's deadline.
-    pub timeout_seconds: f64,
-    /// How many polls run at once.
-    pub concurrency: usize,
-    /// How many bytes of an answer are read.
-    pub max_body_bytes: usize,
-    /// Headers of every request.
-    #[serde(serialize_with = "names_only")]
-    pub headers: BTreeMap<String, String>,
-    /// How targets are owned.
-    pub lease: LeaseSettings,
-    /// Where results go.
-    pub sinks: Vec<SinkSettings>,
-    /// Where this instance serves `/metrics`, for Prometheus, and `/api/v1/nodes`, to whoever can reach
-    /// that address; nowhere by default.
-    pub metrics_listen: Option<SocketAddr>,
-    /// For tests only: allow intervals below 4 seconds.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub allow_short_intervals: bool,
-}
-
-/// As it is shown: without secrets.
-impl fmt::Debug for Settings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shown = serde_json::to_string(self).map_err(|_| fmt::Error)?;
-        f.write_str(&shown)
+section! {
+    /// `leasehold poll`: what is polled, how often, and where results go.
+    pub struct Settings {
+        /// Where the state lives: `redis://…`, `postgres://…`, `embedded:FOLDER`, `memory:`. By default
+        /// a server, over HTTP.
+        #[serde(serialize_with = "shown::url_option")]
+        store: Option<String> = None,
+        /// A YAML or JSON file with a list of targets. By default they come from the store.
+        targets_file: Option<PathBuf> = None,
+        /// The address of targets that do not say their own; `{id}` stands for the target's id, `{field}`
+        /// and `{field.inner}` for a field of its document, `{+field}` for one that is not to be escaped.
+        #[serde(serialize_with = "shown::url_option")]
+        url: Option<String> = None,
+        /// How often a target is polled that does not say so itself: 4s to 2m.
+        interval | "interval_seconds": Period = Period::whole(10),
+        /// How long one poll may take. It always ends before the lease's deadline.
+        timeout | "timeout_seconds": Period = Period::whole(10),
+        /// How many polls run at the same time.
+        concurrency: usize = 64,
+        /// How many bytes of an answer are read.
+        max_body_bytes: usize = 1024 * 1024,
+        /// Headers of every request.
+        #[serde(serialize_with = "shown::names")]
+        headers: BTreeMap<String, String> = BTreeMap::new(),
+        /// How targets are owned.
+        lease: LeaseSettings = LeaseSettings::default(),
+        /// Where results go: `stdout`, `http` with a `url`, `redis` with a `url` and a `channel`, a
+        /// `stream`, or both.
+        sinks: Vec<SinkSettings> = vec![SinkSettings::Stdout],
+        /// Where this instance serves `/metrics`, for Prometheus, and `/api/v1/nodes`, to whoever can reach
+        /// that address; nowhere by default.
+        metrics_listen: Option<SocketAddr> = None,
+        /// For tests only: allow intervals below 4s.
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        allow_short_intervals: bool = false,
     }
 }
 
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            store: None,
-            targets_file: None,
-            url: None,
-            interval_seconds: 10.0,
-            timeout_seconds: 10.0,
-            concurrency: 64,
-            max_body_bytes: 1024 * 1024,
-            headers: BTreeMap::new(),
-            lease: LeaseSettings::default(),
-            sinks: vec![SinkSettings::Stdout],
-            metrics_listen: None,
-            allow_short_intervals: false,
-        }
+section! {
+    /// How targets are owned. What is left out follows from the ttl.
+    pub struct LeaseSettings {
+        /// How long a lease lasts; 30s if not set.
+        ttl: Option<Period> = None,
+        /// How often leases are renewed: at most a third of the ttl, which is the default.
+        renew: Option<Period> = None,
+        /// How long presence lasts; the ttl if not set.
+        presence_ttl: Option<Period> = None,
+        /// How often presence is renewed: at most a third of its ttl, which is the default.
+        presence: Option<Period> = None,
+        /// How often everything is read again; a third of the ttl if not set.
+        discovery: Option<Period> = None,
+        /// How long a free target is left to the instance that should have it; 500ms with a ttl of 30s.
+        preference_wait: Option<Period> = None,
+        /// How long the fleet must stand still before targets are handed over; 1s with a ttl of 30s.
+        settle: Option<Period> = None,
+        /// How long a successor has to answer an offer, and to confirm; 5s with a ttl of 30s.
+        answer: Option<Period> = None,
+        /// How long running polls may take to end during a hand-over; 10s with a ttl of 30s.
+        drain: Option<Period> = None,
+        /// How long a stop takes at most, polls and releases included; 10s with a ttl of 30s.
+        stop: Option<Period> = None,
+        /// How many targets are handed over at the same time; 32 if not set.
+        moves_at_once: Option<usize> = None,
+        /// This instance's share relative to the others; 1 if not set, and 0 takes nothing.
+        weight: Option<u32> = None,
+        /// The most targets that this instance owns.
+        capacity: Option<u32> = None,
+        /// A name for people.
+        name: Option<String> = None,
     }
-}
-
-/// How targets are owned. What is left out follows from the ttl.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct LeaseSettings {
-    /// How long a lease lasts; 30 seconds by default.
-    pub ttl_ms: Option<u64>,
-    /// How often leases are renewed: at most a third of the ttl.
-    pub renew_ms: Option<u64>,
-    /// How long presence lasts.
-    pub presence_ttl_ms: Option<u64>,
-    /// How often presence is renewed.
-    pub presence_ms: Option<u64>,
-    /// How often everything is read again.
-    pub discovery_ms: Option<u64>,
-    /// How long a free target is left to the instance that should have it.
-    pub preference_wait_ms: Option<u64>,
-    /// How long the fleet must stand still before targets are handed over.
-    pub settle_ms: Option<u64>,
-    /// How many targets are handed over at once.
-    pub moves_at_once: Option<usize>,
-    /// This instance's share relative to the others.
-    pub weight: Option<u32>,
-    /// The most targets that this instance owns.
-    pub capacity: Option<u32>,
-    /// A name for people.
-    pub name: Option<String>,
 }
 
 /// Where results go. Each checks the token that a result carries.
@@ -108,13 +92,13 @@ pub enum SinkSettings {
     /// A POST per result, with the token in `X-Leasehold-Fence`.
     Http {
         /// Where to.
-        #[serde(serialize_with = "without_password")]
+        #[serde(serialize_with = "shown::url")]
         url: String,
     },
     /// Redis: Pub/Sub, a stream, or both. A script drops results with a stale token.
     Redis {
         /// Which server.
-        #[serde(serialize_with = "without_password")]
+        #[serde(serialize_with = "shown::url")]
         url: String,
         /// The Pub/Sub channel; `{id}` stands for the target's id.
         #[serde(default)]
@@ -131,35 +115,30 @@ pub enum SinkSettings {
     },
 }
 
-fn without_password<S: Serializer>(url: &str, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(&redact::url(url))
-}
+impl Plain for SinkSettings {
+    const EXPECTS: &'static str = "a sink";
 
-#[expect(clippy::ref_option, reason = "the signature that serde asks for")]
-fn without_password_option<S: Serializer>(
-    url: &Option<String>,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    url.as_deref().map(redact::url).serialize(serializer)
-}
+    fn read(text: &str) -> Result<Self, String> {
+        match text {
+            "stdout" => Ok(Self::Stdout),
+            _ => json(text, "`stdout`, or a sink as JSON"),
+        }
+    }
 
-/// Headers often hold a credential.
-fn names_only<S: Serializer>(
-    headers: &BTreeMap<String, String>,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    serializer.collect_map(headers.keys().map(|name| (name, redact::HIDDEN)))
+    fn read_list(text: &str) -> Result<Vec<Self>, String> {
+        match text {
+            "stdout" => Ok(vec![Self::Stdout]),
+            _ => json(text, "`stdout`, or a JSON list of sinks"),
+        }
+    }
 }
 
 impl Settings {
     /// Checks everything that can be checked without talking to anybody.
     pub fn check(&self) -> Result<Options, Invalid> {
-        self.check_interval(self.interval_seconds)?;
-        if !(self.timeout_seconds > 0.0 && self.timeout_seconds <= 120.0) {
-            return Err(Invalid::new(
-                "poll.timeout_seconds",
-                "more than 0, at most 120",
-            ));
+        self.check_interval(self.interval.duration().as_secs_f64())?;
+        if !(1..=120_000).contains(&self.timeout.millis()) {
+            return Err(Invalid::new("poll.timeout", "more than 0, at most 2m"));
         }
         if self.concurrency == 0 || self.concurrency > 10_000 {
             return Err(Invalid::new("poll.concurrency", "1 to 10,000"));
@@ -197,22 +176,25 @@ impl Settings {
         if (least..=INTERVAL_SECONDS.1).contains(&seconds) {
             return Ok(());
         }
-        Err(Invalid::new("interval_seconds", "4 to 120 seconds"))
+        Err(Invalid::new("poll.interval", "4 to 120 seconds"))
     }
 }
 
 impl LeaseSettings {
     fn options(&self) -> Options {
-        let ttl_ms = self.ttl_ms.unwrap_or(Options::default().lease_ttl_ms);
-        let scaled = Options::with_ttl_ms(ttl_ms);
-        let presence_ttl_ms = self.presence_ttl_ms.unwrap_or(scaled.presence_ttl_ms);
+        let millis = |period: Option<Period>, default: u64| period.map_or(default, Period::millis);
+        let scaled = Options::with_ttl_ms(millis(self.ttl, Options::default().lease_ttl_ms));
+        let presence_ttl_ms = millis(self.presence_ttl, scaled.presence_ttl_ms);
         Options {
-            renew_ms: self.renew_ms.unwrap_or(scaled.renew_ms),
+            renew_ms: millis(self.renew, scaled.renew_ms),
             presence_ttl_ms,
-            presence_ms: self.presence_ms.unwrap_or(presence_ttl_ms / 3),
-            discovery_ms: self.discovery_ms.unwrap_or(scaled.discovery_ms),
-            preference_wait_ms: self.preference_wait_ms.unwrap_or(scaled.preference_wait_ms),
-            settle_ms: self.settle_ms.unwrap_or(scaled.settle_ms),
+            presence_ms: millis(self.presence, presence_ttl_ms / 3),
+            discovery_ms: millis(self.discovery, scaled.discovery_ms),
+            preference_wait_ms: millis(self.preference_wait, scaled.preference_wait_ms),
+            settle_ms: millis(self.settle, scaled.settle_ms),
+            answer_ms: millis(self.answer, scaled.answer_ms),
+            drain_ms: millis(self.drain, scaled.drain_ms),
+            stop_ms: millis(self.stop, scaled.stop_ms),
             moves_at_once: self.moves_at_once.unwrap_or(scaled.moves_at_once),
             weight: self.weight.unwrap_or(scaled.weight),
             capacity: self.capacity,
@@ -233,7 +215,7 @@ mod tests {
     #[test]
     fn a_whole_file_is_understood() {
         let settings = read(
-            "store: redis://localhost/\nurl: http://host/{id}\ninterval_seconds: 4\nlease: {ttl_ms: 6000, weight: 2}\nsinks:\n  - stdout\n  - http: {url: http://sink/}\n  - redis: {url: redis://localhost/, channel: 'poll:{id}', stream: results}\n",
+            "store: redis://localhost/\nurl: http://host/{id}\ninterval_seconds: 4\nlease: {ttl: 6s, weight: 2}\nsinks:\n  - stdout\n  - http: {url: http://sink/}\n  - redis: {url: redis://localhost/, channel: 'poll:{id}', stream: results}\n",
         )
         .unwrap();
         let options = settings.check().unwrap();
@@ -261,16 +243,16 @@ mod tests {
                 .map(|_| ())
                 .map_err(|wrong| wrong.field)
         };
-        assert_eq!(field("interval_seconds: 3"), Err("interval_seconds"));
-        assert_eq!(field("interval_seconds: 121"), Err("interval_seconds"));
+        assert_eq!(field("interval_seconds: 3"), Err("poll.interval"));
+        assert_eq!(field("interval_seconds: 121"), Err("poll.interval"));
         assert_eq!(
             field("interval_seconds: 3\nallow_short_intervals: true"),
             Ok(())
         );
         assert_eq!(field("concurrency: 0"), Err("poll.concurrency"));
         assert_eq!(
-            field("lease: {ttl_ms: 3000, renew_ms: 1001}"),
-            Err("renew_ms")
+            field("lease: {ttl: 3s, renew: 1001ms}"),
+            Err("poll.lease.renew")
         );
         assert_eq!(
             field("sinks: [{redis: {url: 'redis://localhost/'}}]"),

@@ -175,12 +175,12 @@ impl Program {
                 }
                 fits.is_ok()
             })
-            .unwrap_or(self.settings.interval_seconds);
+            .unwrap_or(self.settings.interval.duration().as_secs_f64());
         Duration::from_secs_f64(seconds)
     }
 
     fn timeout(&self) -> Duration {
-        Duration::from_secs_f64(self.settings.timeout_seconds)
+        self.settings.timeout.duration()
     }
 
     /// The target's own address, or the program's with the target's id in it.

@@ -14,15 +14,13 @@ use std::{collections::BTreeSet, path::PathBuf, sync::Arc};
 
 use axum::Extension;
 use lease::{Invalid, Key, Ttl, session};
-use serde::Deserialize;
 use utoipa_axum::router::OpenApiRouter;
 use uuid::Uuid;
 
 use crate::{App, Reject, metrics::Metrics};
 
 /// Settings of the sessions that every API of an installation shares.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[derive(Clone, Debug)]
 pub struct SessionOptions {
     /// How long a session lives without a heartbeat, in ms.
     pub lease_ttl_ms: u64,

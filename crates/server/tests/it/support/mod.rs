@@ -49,7 +49,7 @@ pub fn options() -> Options {
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
         ..Options::default()
     };
-    options.limits.shutdown_ms = 5000;
+    options.limits.shutdown = leasehold_api::config::Period::from_millis(5000);
     options.tokens = vec![
         token(ADMIN, &["leases:admin", "v3:admin", "runners:*"], None),
         token(WRITER, &["leases:write"], None),

@@ -17,13 +17,13 @@ BEGIN
     ELSE
         rev := lh_next_revision();
         IF kind = 'runner' THEN
-            INSERT INTO runners (key, value, revision, body) VALUES (k, new_value, rev, lh_json(new_value))
+            INSERT INTO runners (key, value, revision, body) VALUES (k, new_value, rev, lh_document(new_value))
             ON CONFLICT (key) DO UPDATE SET value = excluded.value, revision = rev, body = excluded.body;
         ELSIF kind = 'camera' THEN
-            INSERT INTO cameras (key, value, revision, body) VALUES (k, new_value, rev, lh_json(new_value))
+            INSERT INTO cameras (key, value, revision, body) VALUES (k, new_value, rev, lh_document(new_value))
             ON CONFLICT (key) DO UPDATE SET value = excluded.value, revision = rev, body = excluded.body;
         ELSIF kind = 'zone' THEN
-            INSERT INTO zones (key, value, revision, body) VALUES (k, new_value, rev, lh_json(new_value))
+            INSERT INTO zones (key, value, revision, body) VALUES (k, new_value, rev, lh_document(new_value))
             ON CONFLICT (key) DO UPDATE SET value = excluded.value, revision = rev, body = excluded.body;
         ELSIF kind = 'outbox' THEN
             INSERT INTO outbox (key, value, revision, body) VALUES (k, new_value, rev, lh_json(new_value))

@@ -48,7 +48,7 @@ pub struct Settings {
 impl Settings {
     pub fn text(&self) -> String {
         format!(
-            "log: {{level: '{}', format: json}}\npoll:\n  store: '{}'\n  url: '{}'\n  interval_seconds: {}\n  allow_short_intervals: true\n  timeout_seconds: {}\n  lease: {{ttl_ms: {}, moves_at_once: 32{}}}\n{}",
+            "log: {{level: '{}', format: json}}\npoll:\n  store: '{}'\n  url: '{}'\n  interval_seconds: {}\n  allow_short_intervals: true\n  timeout_seconds: {}\n  lease: {{ttl: {}ms, moves_at_once: 32{}}}\n{}",
             self.level,
             self.store,
             self.url,

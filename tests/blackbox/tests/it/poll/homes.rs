@@ -41,7 +41,7 @@ impl Home {
     /// Starts one instance.
     async fn start(&mut self) {
         let settings = format!(
-            "log: {{level: info, format: json}}\npoll:\n{}  url: '{}'\n  targets_file: '{}'\n  interval_seconds: 0.1\n  allow_short_intervals: true\n  timeout_seconds: 1\n  lease: {{ttl_ms: {TTL_MS}}}\n",
+            "log: {{level: info, format: json}}\npoll:\n{}  url: '{}'\n  targets_file: '{}'\n  interval_seconds: 0.1\n  allow_short_intervals: true\n  timeout_seconds: 1\n  lease: {{ttl: {TTL_MS}ms}}\n",
             self.store,
             self.target.url(),
             self.dir.join("targets.json").display()

@@ -148,7 +148,7 @@ async fn a_wrong_configuration_is_refused_with_the_field_that_is_wrong() {
     let mut settings = fleet.settings();
     settings.interval_seconds = 121.0;
     let mut child = fleet.program(&settings).spawn();
-    child.wait_for_line("interval_seconds", PATIENCE).await;
+    child.wait_for_line("poll.interval", PATIENCE).await;
     assert!(!child.wait(PATIENCE).await.success());
 }
 

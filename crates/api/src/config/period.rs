@@ -1,6 +1,6 @@
 //! Lengths of time as people write them: `30s`, `1m30s`, `500ms`; a bare number means seconds.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, str::FromStr, time::Duration};
 
 use lease::Invalid;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -20,13 +20,23 @@ const UNITS: [(&str, u64); 5] = [
 ];
 
 /// A length of time in whole milliseconds.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Period(u64);
 
 impl Period {
     /// Wraps a count of milliseconds.
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis)
+    }
+
+    /// Whole seconds.
+    pub const fn whole(seconds: u64) -> Self {
+        Self(seconds.saturating_mul(1_000))
+    }
+
+    /// As the standard library has it.
+    pub const fn duration(self) -> Duration {
+        Duration::from_millis(self.0)
     }
 
     /// Milliseconds.
@@ -100,6 +110,15 @@ impl<'de> Deserialize<'de> for Period {
                 let millis = seconds.checked_mul(1_000);
                 millis.map(Period).ok_or_else(|| E::custom(EXPECTED))
             }
+            fn visit_f64<E: de::Error>(self, seconds: f64) -> Result<Period, E> {
+                // Far beyond every limit, and far inside what a u64 holds.
+                const MOST: f64 = 1e12;
+                if !(0.0..=MOST).contains(&seconds) {
+                    return Err(E::custom(EXPECTED));
+                }
+                #[expect(clippy::cast_sign_loss, reason = "checked not to be negative")]
+                Ok(Period((seconds * 1_000.0).round() as u64))
+            }
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Period, E> {
                 text.parse().map_err(E::custom)
             }
@@ -138,5 +157,9 @@ mod tests {
         ] {
             assert!(wrong.parse::<Period>().is_err(), "{wrong}");
         }
+        let read = |text: &str| serde_json::from_str::<Period>(text).map(Period::millis);
+        assert_eq!(read("1.5").unwrap(), 1_500);
+        assert_eq!(read("2").unwrap(), 2_000);
+        assert!(read("-1").is_err() && read("-0.5").is_err() && read("1e300").is_err());
     }
 }
