@@ -11,6 +11,7 @@ mod body;
 mod cameras;
 mod check;
 pub mod config;
+mod credentials;
 mod deployments;
 mod documents;
 mod events;
@@ -44,6 +45,9 @@ pub use cameras::{
     AvailableCameras, Camera, CameraList, Document, Parked, SiteSettings, SiteVersion,
 };
 pub use check::Check;
+pub use credentials::{
+    Credential, CredentialList, CredentialRequest, CredentialSecret, RotateRequest,
+};
 pub use deployments::{Deployment, DeploymentEvent, DeploymentList, DeploymentRequest};
 pub use documents::{
     CameraDocument, MotionGatingDocument, ZoneDocument, ZoneKindWord, ZoneTestWord,

@@ -98,6 +98,12 @@ pub const SITE_ZONES: &str = "/api/v1/tenants/{tenant_id}/sites/{site_id}/zones"
 pub const SITE_ZONE: &str = "/api/v1/tenants/{tenant_id}/sites/{site_id}/zones/{zone_id}";
 /// `POST`: a method of the authority.
 pub const AUTHORITY: &str = "/api/v1/authority/{method}";
+/// `GET`, `POST`: the credentials that were made.
+pub const CREDENTIALS: &str = "/api/v1/credentials";
+/// `DELETE`: revoke a credential.
+pub const CREDENTIAL: &str = "/api/v1/credentials/{credential_id}";
+/// `POST`: replace a credential's secret.
+pub const CREDENTIAL_ROTATE: &str = "/api/v1/credentials/{credential_id}/rotate";
 /// `POST`, `DELETE`: log the page in and out with a cookie.
 pub const SESSION: &str = "/api/v3/auth/session";
 /// The process is alive.

@@ -27,7 +27,7 @@ Examples:
   leasehold migrate --from redis://cache --to postgres://db/lh --json
 
 Broken off in the middle? The same command again finishes it; with --abort it is called off, and the
-source can be served again. API keys live in the data folder of each server, not in the store.")]
+source can be served again. API keys that were made move with everything else.")]
 pub struct Arguments {
     /// Where everything is: embedded:DIR, postgres://…, redis://…
     #[arg(long, value_name = "URL")]

@@ -45,6 +45,7 @@
 mod client;
 pub mod control_plane;
 mod convert;
+mod credentials;
 mod error;
 mod follower;
 pub mod keeper;

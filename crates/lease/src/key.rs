@@ -9,21 +9,33 @@ use crate::{
     text::{is_plain, is_visible},
 };
 
-/// The kinds that belong to the server's own agents: leadership, presence of workers and nodes, tuners,
-/// services, sessions and the authority's own notes. Whoever could take one of them as an ordinary
+/// The kinds that belong to the server's own agents: leadership, presence of workers, nodes and replicas,
+/// tuners, services, sessions, credentials, logins and the authority's own notes. Whoever could take one of them as an ordinary
 /// caller could stop publishing, take another tenant's tuners or end its sessions.
 ///
 /// Runners and cameras are not among them: they are taken by ordinary callers, and their own rules say
 /// by which.
-pub const RESERVED_KINDS: [&str; 7] = [
+pub const RESERVED_KINDS: [&str; 10] = [
     "authority",
+    CREDENTIAL,
     "duty",
+    LOGIN,
     "node",
+    REPLICA,
     "service",
     "session",
     "tuner",
     "worker",
 ];
+
+/// The kind of a credential's record.
+pub const CREDENTIAL: &str = "credential";
+/// The kind of a login's record.
+pub const LOGIN: &str = "login";
+/// The kind of a server's presence, where several share a store.
+pub const REPLICA: &str = "replica";
+/// The kinds whose records only the servers themselves read: they hold digests of secrets.
+pub const PRIVATE_KINDS: [&str; 2] = [CREDENTIAL, LOGIN];
 
 /// What is owned, or the name of a record: a *kind* and an *id*, split at the first colon.
 ///
@@ -67,6 +79,11 @@ impl Key {
     /// Whether only the server's own agents may own it: see [`RESERVED_KINDS`].
     pub fn is_reserved(&self) -> bool {
         RESERVED_KINDS.contains(&self.kind())
+    }
+
+    /// Whether only the servers themselves read its record: see [`PRIVATE_KINDS`].
+    pub fn is_private(&self) -> bool {
+        PRIVATE_KINDS.contains(&self.kind())
     }
 
     /// `kind:id`.

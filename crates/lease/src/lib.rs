@@ -38,7 +38,7 @@ pub use engine::Engine;
 pub use error::Error;
 pub use event::{Event, EventKind, EventLease, Terms};
 pub use holder::{Holder, HolderName, Identity, Incarnation};
-pub use key::{Key, RESERVED_KINDS, check_kind};
+pub use key::{CREDENTIAL, Key, LOGIN, PRIVATE_KINDS, REPLICA, RESERVED_KINDS, check_kind};
 pub use labels::{Labels, REQUEST, SITE, TENANT};
 pub use lease::{Handoff, HandoffStage, Lease, LeaseId, Loss, Revision, Status};
 pub use policy::{Grace, OnOutage};

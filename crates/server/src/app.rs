@@ -7,7 +7,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     Limits,
-    auth::{Failures, Guard, Sessions, Tokens},
+    auth::{Credentials, Failures, Guard},
     metrics::Metrics,
     outbox::Outbox,
     registry::view::Sites,
@@ -22,8 +22,7 @@ pub struct App(Arc<Parts>);
 pub(crate) struct Parts {
     pub authority: Arc<dyn Authority>,
     pub clock: Arc<dyn Clock>,
-    pub tokens: Tokens,
-    pub sessions: Sessions,
+    pub credentials: Arc<Credentials>,
     pub guard: Guard,
     pub failures: Failures,
     pub metrics: Metrics,

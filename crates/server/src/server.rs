@@ -15,7 +15,7 @@ use utoipa_axum::router::OpenApiRouter;
 use crate::{
     App, Options,
     app::Parts,
-    auth::{self, Failures, Guard, Sessions, Tokens},
+    auth::{self, CredentialStore, Credentials, Failures, Guard},
     connections::{Admission, Places},
     doors, frame,
     metrics::Metrics,
@@ -33,8 +33,8 @@ const WATCH_FIRST: Duration = Duration::from_secs(1);
 /// How long a caller may take to send the head of a request, or stay silent between two requests.
 const MAX_HEADER_TIME: Duration = Duration::from_secs(60);
 
-/// How often revoked credentials are looked for, for the sake of open streams.
-const REVOCATIONS_EVERY: Duration = Duration::from_millis(500);
+/// How often expired credentials are looked for, for the sake of open streams.
+const EXPIRIES_EVERY: Duration = Duration::from_millis(500);
 /// How long an HTTP/2 connection may be silent before it is asked whether it is there, and how long it
 /// has to answer.
 const HTTP2_KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(20), Duration::from_secs(10));
@@ -129,7 +129,13 @@ impl Builder {
             .map(|options| Certificate::load(options, data_dir))
             .transpose()?;
         let sessions = doors::v3::router(options.sessions, &self.metrics)?;
-        let tokens = Tokens::open(data_dir, &options.tokens, clock.clone())?;
+        let credentials = Credentials::open(
+            data_dir,
+            &options.tokens,
+            CredentialStore::new(authority.clone()),
+            clock.clone(),
+        )
+        .await?;
         let listen = |source| Error::Listen {
             address: options.listen,
             source,
@@ -142,8 +148,7 @@ impl Builder {
         let app = App::new(Parts {
             authority,
             clock,
-            tokens,
-            sessions: Sessions::default(),
+            credentials,
             failures: Failures::default(),
             guard,
             metrics: self.metrics,
@@ -256,13 +261,16 @@ impl Server {
                 &parts.tasks,
             )?;
         }
-        let revocations = tokio::spawn({
-            let app = app.clone();
-            async move {
-                loop {
-                    tokio::time::sleep(REVOCATIONS_EVERY).await;
-                    app.parts().tokens.refresh();
-                }
+        let following = parts.credentials.clone();
+        let until_closing = parts.closing.clone();
+        parts
+            .tasks
+            .spawn(async move { following.follow(until_closing).await });
+        let expiring = parts.credentials.clone();
+        let expiries = tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(EXPIRIES_EVERY).await;
+                expiring.sweep();
             }
         });
         let handle = Handle::new();
@@ -310,7 +318,7 @@ impl Server {
             tracing::warn!("some work did not finish in time");
         }
         hub.abort();
-        revocations.abort();
+        expiries.abort();
         Ok(served?)
     }
 }

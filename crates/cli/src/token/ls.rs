@@ -1,51 +1,53 @@
 //! `leasehold credential ls`.
 
-use std::{path::Path, process::ExitCode};
+use std::process::ExitCode;
 
-use leasehold_server::auth::TokenFile;
-
-use super::failed;
+use super::Place;
 use crate::{
     exit::Outcome,
     print::{self, Format},
 };
 
-/// List the credentials of the local server; the secrets are not known
+/// List credentials; the secrets are not known
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Example:
   leasehold credential ls")]
 pub struct Arguments {
+    /// Show revoked ones too
+    #[arg(long)]
+    all: bool,
     #[command(flatten)]
     format: Format,
 }
 
 /// Lists.
-pub fn run(arguments: &Arguments, tokens: &TokenFile, folder: &Path) -> Outcome {
-    let found = tokens.list().map_err(failed)?;
-    let mut rows = print::table(["ID", "NAME", "SCOPES", "TENANT", "CREATED"]);
-    for token in found {
-        let scopes: Vec<String> = token.scopes.iter().map(ToString::to_string).collect();
-        if arguments.format.json {
-            print::json(&serde_json::json!({
-                "id": token.id,
-                "name": token.name,
-                "scopes": scopes,
-                "tenant": token.tenant,
-                "created_at": token.created_at,
-            }))?;
-        } else {
-            rows.add_row([
-                token.id,
-                token.name,
-                scopes.join(" "),
-                token.tenant.unwrap_or_else(|| "-".to_owned()),
-                token.created_at.to_string(),
-            ]);
+pub async fn run(arguments: &Arguments, place: &Place) -> Outcome {
+    let mut rows = print::table([
+        "ID", "NAME", "SCOPES", "TENANT", "STATE", "CREATED", "EXPIRES",
+    ]);
+    for token in place.list().await? {
+        if token.state == "revoked" && !arguments.all {
+            continue;
         }
+        if arguments.format.json {
+            print::json(&token)?;
+            continue;
+        }
+        rows.add_row([
+            token.id,
+            token.name,
+            token.scopes.join(" "),
+            token.tenant_id.unwrap_or_else(|| "-".to_owned()),
+            token.state,
+            token.created_at.to_string(),
+            token
+                .expires_at
+                .map_or_else(|| "never".to_owned(), |at| at.to_string()),
+        ]);
     }
     if !arguments.format.json {
-        print::show(&rows, &format!("no credentials in {}", folder.display()))?;
+        print::show(&rows, "no credentials were made")?;
     }
     Ok(ExitCode::SUCCESS)
 }

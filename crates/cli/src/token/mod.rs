@@ -1,41 +1,38 @@
-//! `leasehold credential`: one file per verb. The credentials of a server live hashed in its data folder, so
-//! these verbs work on the server's machine, whether it runs or not.
+//! `leasehold credential`: one file per verb. Credentials live in the store, for every replica; these verbs
+//! ask a server, or open the store itself where no local server runs.
 
 mod create;
 mod ls;
+mod place;
 mod revoke;
+mod rotate;
 
 use clap::Subcommand;
-use leasehold_server::auth::{self, TokenFile};
 
-use crate::{
-    config::Config,
-    data_dir,
-    exit::{Exit, Failure, Outcome},
-};
+use crate::{config::Config, exit::Outcome};
+use place::Place;
 
 /// The verbs of `leasehold credential`.
 #[derive(Subcommand, Debug)]
 pub enum Verb {
     Create(create::Arguments),
     Ls(ls::Arguments),
+    Rotate(rotate::Arguments),
     Revoke(revoke::Arguments),
 }
 
-/// Finds the data folder and does it.
-#[expect(clippy::unused_async, reason = "every verb is run the same way")]
+/// Finds the credentials and does it.
 pub async fn run(verb: Verb, config: Config) -> Outcome {
-    let folder = data_dir::find(&config).ok_or_else(|| {
-        Failure::new(Exit::Config, "no data folder").hint("name it with --data-dir")
-    })?;
-    let tokens = TokenFile::new(&folder);
-    match verb {
-        Verb::Create(arguments) => create::run(arguments, &tokens),
-        Verb::Ls(arguments) => ls::run(&arguments, &tokens, &folder),
-        Verb::Revoke(arguments) => revoke::run(&arguments, &tokens),
+    if let Verb::Create(arguments) = &verb {
+        arguments.check()?;
     }
-}
-
-fn failed(error: auth::Error) -> Failure {
-    Failure::new(Exit::Failed, error).hint("run it on the server's machine, as the server's user")
+    let place = Place::find(&config).await?;
+    let done = match verb {
+        Verb::Create(arguments) => create::run(arguments, &place).await,
+        Verb::Ls(arguments) => ls::run(&arguments, &place).await,
+        Verb::Rotate(arguments) => rotate::run(&arguments, &place).await,
+        Verb::Revoke(arguments) => revoke::run(&arguments, &place).await,
+    };
+    place.close().await?;
+    done
 }

@@ -4,11 +4,16 @@
 //! scope were checked, before its body is read.
 
 pub(crate) mod cookie;
+mod credentials;
+mod error;
 mod failures;
-mod file;
+mod folder;
+mod given;
 mod guard;
+mod known;
 mod scope;
-mod tokens;
+mod secret;
+mod stored;
 
 use std::{marker::PhantomData, sync::Arc};
 
@@ -17,12 +22,15 @@ use http::{header, request::Parts};
 use leasehold_api::Code;
 use tokio_util::sync::CancellationToken;
 
-pub use cookie::{COOKIE, Sessions};
+pub use cookie::COOKIE;
+pub(crate) use credentials::{Credentials, Lookup};
+pub use error::Error;
 pub(crate) use failures::Failures;
-pub use file::{ADMIN_TOKEN_FILE, Created, Stored, TOKENS_FILE, TokenFile};
+pub use folder::ADMIN_TOKEN_FILE;
+pub use given::{TokenSpec, env_tokens, parse_tokens};
 pub use guard::{Guard, Origin, default_networks};
 pub use scope::{Area, Level, Scope};
-pub use tokens::{Error, TokenSpec, Tokens, env_tokens, new_secret, parse_tokens};
+pub use stored::{Created, Credential, CredentialStore, NewCredential, Previous, Stored};
 
 use crate::{App, Reject, frame::KnownAs};
 
@@ -37,6 +45,8 @@ pub struct Caller {
     pub tenant: Option<Arc<str>>,
     /// Cancelled when the credential is revoked or no longer what it was: open streams end with it.
     pub revoked: CancellationToken,
+    /// What logins of this credential call it, on every replica.
+    pub(crate) reference: Arc<str>,
 }
 
 impl Caller {
@@ -154,6 +164,8 @@ needs! {
     V3Write = V3, Write;
     /// `v3:admin`
     V3Admin = V3, Admin;
+    /// `credentials:admin`
+    CredentialsAdmin = Credentials, Admin;
 }
 
 /// A caller whose token has the scope `N`: the first argument of a handler.
@@ -176,9 +188,10 @@ impl FromRequestParts<App> for Authenticated {
     type Rejection = Reject;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Reject> {
-        let caller = match authenticate(app, parts) {
+        let caller = match authenticate(app, parts).await {
             Ok(caller) => caller,
             Err(Unknown::Nothing) => return Err(failed()),
+            Err(Unknown::Ended(reject)) => return Err(reject),
             Err(Unknown::Wrong) => {
                 let Some(origin) = parts.extensions.get::<Origin>() else {
                     return Err(failed());
@@ -208,31 +221,45 @@ enum Unknown {
     Nothing,
     /// It sent one that is not let in.
     Wrong,
+    /// It sent one that was let in once, or nobody can say yet: it learns so.
+    Ended(Reject),
 }
 
-fn authenticate(app: &App, parts: &Parts) -> Result<Caller, Unknown> {
-    let tokens = &app.parts().tokens;
+async fn authenticate(app: &App, parts: &Parts) -> Result<Caller, Unknown> {
+    let credentials = &app.parts().credentials;
     let headers = &parts.headers;
-    if let Some(value) = headers.get(header::AUTHORIZATION) {
+    let found = if let Some(value) = headers.get(header::AUTHORIZATION) {
         let secret = bearer(value.as_bytes()).ok_or(Unknown::Wrong)?;
-        let caller = tokens.find(secret).ok_or(Unknown::Wrong)?;
+        credentials.find(secret).await
+    } else {
+        let login = cookie::from_headers(headers).ok_or(Unknown::Nothing)?;
+        // A browser opens a WebSocket for any page: that is no mere look.
+        let looks = parts.method.is_safe() && !headers.contains_key(header::UPGRADE);
+        if !looks && !same_origin(parts) {
+            return Err(Unknown::Wrong);
+        }
+        credentials.find_login(login).await
+    };
+    match found {
         // Known, and let in nowhere: nobody guesses here.
-        let powerless = caller.scopes.is_empty();
-        return (!powerless).then_some(caller).ok_or(Unknown::Nothing);
+        Lookup::Caller(caller) if caller.scopes.is_empty() => Err(Unknown::Nothing),
+        Lookup::Caller(caller) => Ok(caller),
+        Lookup::Ended { at, is_replaced } => {
+            let detail = if is_replaced {
+                format!("this secret was replaced by a new one and let in until {at}")
+            } else {
+                format!("this credential expired at {at}: ask for a new one")
+            };
+            Err(Unknown::Ended(Reject::new(
+                Code::AuthenticationFailed,
+                detail,
+            )))
+        }
+        Lookup::NotRead => Err(Unknown::Ended(Reject::from(lease::Error::Unavailable(
+            "credentials are not read yet".into(),
+        )))),
+        Lookup::Unknown => Err(Unknown::Wrong),
     }
-    let session = cookie::from_headers(headers).ok_or(Unknown::Nothing)?;
-    // A browser opens a WebSocket for any page: that is no mere look.
-    let looks = parts.method.is_safe() && !headers.contains_key(header::UPGRADE);
-    if !looks && !same_origin(parts) {
-        return Err(Unknown::Wrong);
-    }
-    let token_id = app
-        .parts()
-        .sessions
-        .find(session, app.clock().boot())
-        .ok_or(Unknown::Wrong)?;
-    // The session is only as good as its token is now: revoking the token ends it.
-    tokens.find_id(&token_id).ok_or(Unknown::Wrong)
 }
 
 /// The secret of an `Authorization: Bearer` header.

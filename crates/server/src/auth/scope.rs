@@ -62,6 +62,16 @@ impl Scope {
             .collect()
     }
 
+    /// What it is about.
+    pub const fn area(self) -> Area {
+        self.area
+    }
+
+    /// How far it reaches.
+    pub const fn level(self) -> Level {
+        self.level
+    }
+
     /// Whether this scope includes that one.
     pub fn covers(self, area: Area, level: Level) -> bool {
         self.area == area && self.level >= level

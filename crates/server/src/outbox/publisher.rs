@@ -117,8 +117,8 @@ async fn round(
             heard(&mut follower).await?;
             continue;
         };
-        let own = |event: &&Event| event.key.kind() != OUTBOX;
-        let events: Vec<&Event> = page.events.iter().filter(own).collect();
+        let published = |event: &&Event| event.key.kind() != OUTBOX && !event.key.is_private();
+        let events: Vec<&Event> = page.events.iter().filter(published).collect();
         cursor.after = last;
         if events.is_empty() {
             // Nothing but the cursor's own changes: not worth another one.

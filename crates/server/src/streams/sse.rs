@@ -99,6 +99,11 @@ impl Watcher {
     fn message(&self, notice: Notice) -> Sse {
         let admin = self.caller.tenant.is_none() && self.caller.may(Area::Leases, Level::Admin);
         let id = Some(notice.revision());
+        let notice = match notice {
+            // What servers note for themselves is nobody else's.
+            Notice::Event(event) if event.key.is_private() => Notice::Progress(event.revision),
+            notice => notice,
+        };
         match notice {
             Notice::Event(event) => match self.format {
                 Format::Public => message(&Event::from(&event), Some(event.kind.as_str()), id),
@@ -116,7 +121,7 @@ impl Watcher {
                 }
                 let records = std::mem::take(&mut snapshot.records).into_iter();
                 snapshot.records = records
-                    .map(|record| secrets::shown(&self.caller, record))
+                    .filter_map(|record| secrets::shown(&self.caller, record))
                     .collect();
                 match self.format {
                     Format::Public => message(

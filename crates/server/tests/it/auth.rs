@@ -3,11 +3,7 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use lease::{Acquire, Holder, Ttl};
-use leasehold_server::{
-    Server,
-    auth::{ADMIN_TOKEN_FILE, TokenFile},
-};
-use secrecy::ExposeSecret;
+use leasehold_server::{Server, auth::ADMIN_TOKEN_FILE};
 use serde_json::{Value, json};
 
 use crate::support::{
@@ -240,32 +236,51 @@ async fn the_first_start_makes_an_administrator_s_token_and_changes_need_no_rest
         200
     );
 
-    let file = TokenFile::new(dir.path());
-    let made = file
-        .create(
-            "ci",
-            vec!["leases:read".parse().unwrap()],
-            None,
-            lease::UnixMillis::new(0),
-        )
-        .unwrap();
-    let token = made.secret.expose_secret();
+    let wanted = json!({"name": "ci", "scopes": ["leases:read"]});
+    let (status, made) = server
+        .call(secret, "POST", "/api/v1/credentials", wanted)
+        .await;
+    assert_eq!(status, 201, "{made}");
+    let (token, id) = (
+        made["secret"].as_str().unwrap(),
+        made["id"].as_str().unwrap(),
+    );
+    let look = async |token: &str| {
+        let looked = server.call(token, "GET", "/api/v1/leases/", Value::Null);
+        looked.await.0
+    };
+    assert_eq!(look(token).await, 200);
+    let path = format!("/api/v1/credentials/{id}");
     assert_eq!(
-        server
-            .call(token, "GET", "/api/v1/leases/", Value::Null)
-            .await
-            .0,
+        server.call(secret, "DELETE", &path, Value::Null).await.0,
         200
     );
-    assert!(file.revoke(&made.stored.id).unwrap());
-    server.clock.advance(1000);
+    assert_eq!(look(token).await, 401);
+
+    // Another store does not know the folder's administrator yet, and lets it in; one that revoked it
+    // does not.
+    let other = start_with(options.clone()).await;
+    let looked = other.call(secret, "GET", "/api/v1/leases", Value::Null);
+    assert_eq!(looked.await.0, 200);
+    let (_, all) = server
+        .call(secret, "GET", "/api/v1/credentials", Value::Null)
+        .await;
+    let listed = all["credentials"].as_array().unwrap();
+    let admin = listed.iter().find(|it| it["name"] == "admin").unwrap();
+    let admin = admin["id"].as_str().unwrap();
+    let path = format!("/api/v1/credentials/{admin}");
     assert_eq!(
-        server
-            .call(token, "GET", "/api/v1/leases/", Value::Null)
-            .await
-            .0,
-        401
+        server.call(secret, "DELETE", &path, Value::Null).await.0,
+        200
     );
+    let again = support::start_on(
+        options.clone(),
+        server.clock.clone(),
+        server.authority.clone(),
+    );
+    let again = again.await;
+    let looked = again.call(secret, "GET", "/api/v1/leases", Value::Null);
+    assert_eq!(looked.await.0, 401);
 
     // Without a folder and without a token nothing is open.
     options.data_dir = None;

@@ -5,9 +5,8 @@
 
 use std::time::Duration;
 
-use leasehold_server::{Server, auth::TokenFile};
-use reqwest::{Method, Response};
-use secrecy::ExposeSecret;
+use leasehold_server::Server;
+use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -16,7 +15,7 @@ use tokio::{
 
 use crate::support::{self, ADMIN, LONG, clock, memory, options, start, start_on, start_with};
 
-async fn upgrade(server: &support::Running, headers: &str) -> (TcpStream, String) {
+pub async fn upgrade(server: &support::Running, headers: &str) -> (TcpStream, String) {
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     let text = format!(
         "GET /api/v1/holders/h/stream HTTP/1.1\r\nHost: {}\r\n{headers}Connection: Upgrade\r\n\
@@ -42,52 +41,7 @@ async fn upgrade(server: &support::Running, headers: &str) -> (TcpStream, String
     (stream, head)
 }
 
-async fn ends(mut response: Response) {
-    let end = async { while response.chunk().await.is_ok_and(|chunk| chunk.is_some()) {} };
-    tokio::time::timeout(LONG, end)
-        .await
-        .expect("the stream ends");
-}
-
-#[tokio::test]
-async fn a_revoked_credential_ends_what_it_opened() {
-    let dir = tempfile::tempdir().unwrap();
-    let file = TokenFile::new(dir.path());
-    let now = lease::UnixMillis::new(1);
-    let scopes = || vec!["leases:admin".parse().unwrap()];
-    let revoked = file.create("one", scopes(), None, now).unwrap();
-    let kept = file.create("two", scopes(), None, now).unwrap();
-    let mut options = options();
-    options.data_dir = Some(dir.path().to_owned());
-    let server = start_with(options).await;
-    let secret = revoked.secret.expose_secret();
-    let open = |secret: &str| {
-        let secret = secret.to_owned();
-        let server = &server;
-        async move {
-            let path = "/api/v1/events/stream";
-            let response = server
-                .http
-                .get(format!("{}{path}", server.url))
-                .bearer_auth(secret);
-            response.send().await.unwrap()
-        }
-    };
-    let (stream, mut other) = (open(secret).await, open(kept.secret.expose_secret()).await);
-    let (mut socket, head) = upgrade(&server, &format!("Authorization: Bearer {secret}\r\n")).await;
-    assert!(head.contains(" 101 "), "{head}");
-    assert!(file.revoke(&revoked.stored.id).unwrap());
-    ends(stream).await;
-    let mut rest = Vec::new();
-    let end = tokio::time::timeout(LONG, socket.read_to_end(&mut rest));
-    assert!(end.await.is_ok(), "the holder's stream ends");
-    // Another credential's stream goes on.
-    assert!(other.chunk().await.unwrap().is_some());
-    let more = tokio::time::timeout(Duration::from_millis(300), other.chunk()).await;
-    assert!(!matches!(more, Ok(Ok(None) | Err(_))), "{more:?}");
-}
-
-async fn cookie(server: &support::Running, secret: &str) -> String {
+pub async fn cookie(server: &support::Running, secret: &str) -> String {
     let response = server
         .send(secret, Method::POST, "/api/v3/auth/session", None)
         .await;

@@ -6,6 +6,7 @@ mod support;
 mod auth;
 mod control_plane_client;
 mod credentials;
+mod credentials_shared;
 mod dba;
 mod documents;
 mod failures;

@@ -154,6 +154,63 @@ async fn tokens_are_made_listed_and_revoked() {
 }
 
 #[tokio::test]
+async fn tokens_expire_are_rotated_and_are_there_when_the_server_is_not() {
+    let mut server = Server::start().await;
+    let create = ["token", "create", "--name", "ci", "--scope", "leases:read"];
+    let mut lasting = create.to_vec();
+    lasting.extend(["--expires", "30d"]);
+    let made = server.run(&lasting).await;
+    assert_eq!(made.code, 0, "{}", made.stderr);
+    let first = made.stdout.trim().to_owned();
+    let listed = server.run(&["token", "ls"]).await.stdout;
+    let row = |name: &str| {
+        let row = listed.lines().find(|line| line.contains(name));
+        row.expect("listed").to_owned()
+    };
+    assert!(
+        row("admin").ends_with("never") && row("ci").ends_with('Z'),
+        "{listed}"
+    );
+    let look = async |server: &Server, secret: &str| {
+        let url = format!("http://{}", server.address);
+        let credential = [("LEASEHOLD_API_TOKEN", secret.to_owned())];
+        run(&["lease", "ls", "--server", &url], &credential)
+            .await
+            .code
+    };
+    let rotated = server
+        .run(&["token", "rotate", "ci", "--grace", "1h"])
+        .await;
+    assert_eq!(rotated.code, 0, "{}", rotated.stderr);
+    let second = rotated.stdout.trim().to_owned();
+    assert_eq!(look(&server, &first).await, 0);
+    assert_eq!(look(&server, &second).await, 0);
+    let third = server.run(&["token", "rotate", "ci"]).await;
+    let third = third.stdout.trim().to_owned();
+    assert_eq!(look(&server, &second).await, 77, "there was no grace");
+    assert_eq!(look(&server, &third).await, 0);
+    assert_eq!(server.run(&["token", "rotate", "nobody"]).await.code, 66);
+
+    // Without a server the same verbs open its store.
+    server.child.sigterm();
+    server.child.wait(SOON).await;
+    let data = [("LEASEHOLD_DATA_DIR", server.data().display().to_string())];
+    let listen = ("LEASEHOLD_LISTEN", server.address.to_string());
+    let offline = [data[0].clone(), listen];
+    let made = run(
+        &["token", "create", "--name", "ci", "--scope", "v3:read"],
+        &offline,
+    )
+    .await;
+    assert_eq!(made.code, 0, "{}", made.stderr);
+    let ambiguous = run(&["token", "revoke", "ci"], &offline).await;
+    assert_eq!(ambiguous.code, 2, "{}", ambiguous.stderr);
+    server.restart().await;
+    assert_eq!(look(&server, &third).await, 0);
+    assert_eq!(look(&server, made.stdout.trim()).await, 77, "other rights");
+}
+
+#[tokio::test]
 async fn the_doctor_finds_what_is_wrong_and_what_is_not() {
     let mut server = Server::start().await;
     let fine = server.run(&["doctor"]).await;

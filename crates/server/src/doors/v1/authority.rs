@@ -103,7 +103,10 @@ async fn answer(
         }
         "commit" => {
             caller.unbound()?;
-            let call = authority.commit(body.parse::<Transaction>()?);
+            let transaction = body.parse::<Transaction>()?;
+            let keys = transaction.expect.iter().map(|it| &it.key);
+            secrets::untouched(keys.chain(transaction.writes.iter().map(|it| &it.key)))?;
+            let call = authority.commit(transaction);
             let word = |committed: &Committed| match committed {
                 Committed::Done { .. } => "done",
                 Committed::Conflict { .. } => "conflict",
@@ -119,7 +122,7 @@ async fn answer(
         "record" => {
             caller.unbound()?;
             let record = authority.record(body.parse::<Key>()?).await?;
-            Json(record.map(shown)).into_response()
+            Json(record.and_then(shown)).into_response()
         }
         "records" => {
             caller.unbound()?;
@@ -127,7 +130,7 @@ async fn answer(
             query.limit = query.limit.min(MAX_PAGE);
             let page = authority.records(query).await?;
             Json(::lease::Page {
-                items: page.items.into_iter().map(shown).collect(),
+                items: page.items.into_iter().filter_map(shown).collect(),
                 more: page.more,
             })
             .into_response()

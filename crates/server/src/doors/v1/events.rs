@@ -67,7 +67,12 @@ async fn page(
     let page = app.authority().events(query).await?;
     let last = page.events.last().map(|event| event.revision);
     Ok(Json(EventList {
-        events: page.events.iter().map(Event::from).collect(),
+        events: page
+            .events
+            .iter()
+            .filter(|event| !event.key.is_private())
+            .map(Event::from)
+            .collect(),
         more: page.more,
         // Without more, everything up to the newest revision was looked at.
         next_after: match last {

@@ -3,6 +3,7 @@
 mod acquire;
 mod authority;
 mod cameras;
+mod credentials;
 mod deployments;
 mod events;
 mod fences;
@@ -43,5 +44,6 @@ pub(super) fn router() -> OpenApiRouter<App> {
         .merge(sites::router())
         .merge(plan::router())
         .merge(deployments::router())
+        .merge(credentials::router())
         .merge(authority::router())
 }

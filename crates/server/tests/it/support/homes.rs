@@ -43,20 +43,36 @@ impl Home {
 
     /// An empty authority that nothing else uses.
     pub async fn open(&self) -> Arc<dyn Authority> {
+        let [authority] = self.open_replicas().await;
+        authority
+    }
+
+    /// An empty store that nothing else uses, opened by several replicas.
+    pub async fn open_replicas<const N: usize>(&self) -> [Arc<dyn Authority>; N] {
+        let mut replicas: Vec<Arc<dyn Authority>> = Vec::with_capacity(N);
         match self {
             Self::Postgres => {
-                let options = PostgresServer::shared().await.url().parse().unwrap();
-                let store = leasehold_store::postgres::Postgres::open(options).await;
-                Arc::new(store.unwrap())
+                let options: leasehold_store::postgres::Options =
+                    PostgresServer::shared().await.url().parse().unwrap();
+                for _ in 0..N {
+                    let store = leasehold_store::postgres::Postgres::open(options.clone()).await;
+                    replicas.push(Arc::new(store.unwrap()));
+                }
             }
             Self::Redis(server) => {
                 static NUMBER: AtomicU64 = AtomicU64::new(1);
                 let mut options = leasehold_store::redis::Options::parse(&server.url()).unwrap();
                 options.prefix = format!("t{}:", NUMBER.fetch_add(1, Ordering::Relaxed));
-                let store = leasehold_store::redis::Redis::open(options).await;
-                Arc::new(store.unwrap())
+                for _ in 0..N {
+                    let store = leasehold_store::redis::Redis::open(options.clone()).await;
+                    replicas.push(Arc::new(store.unwrap()));
+                }
             }
         }
+        let Ok(replicas) = replicas.try_into() else {
+            unreachable!("as many as were asked for");
+        };
+        replicas
     }
 
     /// Runs tests here, a few at a time.

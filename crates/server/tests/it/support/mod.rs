@@ -87,6 +87,33 @@ pub async fn start_with(options: Options) -> Running {
     running
 }
 
+/// Two servers that share a store.
+pub async fn start_pair(options: Options) -> [Running; 2] {
+    let clock = clock();
+    let Some(home) = homes::Home::current() else {
+        let authority = memory(&clock);
+        return [
+            start_on(options.clone(), clock.clone(), authority.clone()).await,
+            start_on(options, clock, authority).await,
+        ];
+    };
+    let [first, second] = home.open_replicas().await;
+    let system = || Arc::new(System);
+    let launched = launch(
+        Server::builder(),
+        options.clone(),
+        clock.clone(),
+        system(),
+        first,
+    );
+    let mut first = launched.await;
+    let launched = launch(Server::builder(), options, clock, system(), second);
+    let mut second = launched.await;
+    first.time_runs = true;
+    second.time_runs = true;
+    [first, second]
+}
+
 pub async fn start_on(options: Options, clock: Manual, authority: Arc<dyn Authority>) -> Running {
     let moved = Arc::new(clock.clone());
     launch(Server::builder(), options, clock, moved, authority).await

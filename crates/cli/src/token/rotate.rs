@@ -1,0 +1,28 @@
+//! `leasehold credential rotate`.
+
+use super::{Place, create};
+use crate::{config::Period, exit::Outcome, print::Format};
+
+/// Give a credential a new secret; it keeps its id, its rights and its expiry
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  leasehold credential rotate ci > ci.key
+  leasehold credential rotate ci --grace 1h > ci.key     # the secret before works for another hour")]
+pub struct Arguments {
+    /// Its name or id, from `leasehold credential ls`
+    #[arg(value_name = "NAME")]
+    id: String,
+    /// How long the secret before is let in beside the new one
+    #[arg(long, value_name = "TIME", default_value = "0s")]
+    grace: Period,
+    #[command(flatten)]
+    format: Format,
+}
+
+/// Rotates.
+pub async fn run(arguments: &Arguments, place: &Place) -> Outcome {
+    let found = place.one(&arguments.id).await?;
+    let rotated = place.rotate(&found.id, arguments.grace.millis()).await?;
+    create::show("rotated", &rotated, arguments.format)
+}
