@@ -201,8 +201,10 @@ impl Engine {
             && grant.labels.tenant() == request.labels.tenant()
     }
 
+    /// Counts what runs under the holder's name, within its tenant.
     fn over_limit(&self, request: &Acquire, new: usize) -> Option<Cause> {
         let limit = request.limit?;
+        let tenant = request.labels.tenant();
         let kind = request.want.keys().first()?.kind();
         let held = self
             .holders
@@ -211,8 +213,9 @@ impl Engine {
             .map(|slot| self.slots.get(slot))
             .filter(|slot| slot.key.kind() == kind)
             .filter(|slot| {
-                slot.grant()
-                    .is_some_and(|grant| self.now < grant.lapses_at())
+                slot.grant().is_some_and(|grant| {
+                    self.now < grant.lapses_at() && grant.labels.tenant() == tenant
+                })
             })
             .count();
         (new > 0 && held + new > limit as usize).then_some(Cause::Limit { limit })

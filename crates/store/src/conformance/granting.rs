@@ -368,6 +368,26 @@ pub async fn limits_count_every_incarnation(harness: &dyn Harness) {
     stage.grant(limited("c", "3")).await;
 }
 
+/// A namesake in another tenant is somebody else, and what it has does not count.
+pub async fn limits_count_one_tenant(harness: &dyn Harness) {
+    let stage = Stage::of(harness);
+    let limited = |id: &str, tenant: Option<&str>| {
+        let labels = tenant.map(|tenant| (lease::TENANT.to_owned(), tenant.to_owned()));
+        Acquire {
+            limit: Some(1),
+            labels: Labels::new(labels.into_iter().collect()).expect("a label"),
+            ..stage.ask(id, "ann")
+        }
+    };
+    stage.grant(limited("a", Some("one"))).await;
+    stage.grant(limited("b", Some("two"))).await;
+    stage.grant(limited("c", None)).await;
+    for tenant in [Some("one"), Some("two"), None] {
+        let refusal = stage.refuse(limited("d", tenant)).await;
+        assert_eq!(refusal.cause, Cause::Limit { limit: 1 }, "{tenant:?}");
+    }
+}
+
 /// A wrong request is told so, and nothing happens.
 pub async fn wrong_requests_have_no_effect(harness: &dyn Harness) {
     let stage = Stage::of(harness);

@@ -69,6 +69,7 @@ macro_rules! conformance_tests {
                 l4_crossing_batches_never_split
                 force_takes_a_live_key
                 limits_count_every_incarnation
+                limits_count_one_tenant
                 wrong_requests_have_no_effect
             }
             pools {

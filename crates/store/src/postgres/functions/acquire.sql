@@ -42,7 +42,7 @@ BEGIN
     RETURN 'held';
 END $$;
 
--- Whether `new` more leases would be more than the holder may have of this kind.
+-- Whether `new` more leases would be more than the holder may have of this kind, within its tenant.
 CREATE FUNCTION lh_over_limit(r jsonb, new integer, first_key text, n bigint) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -54,6 +54,7 @@ BEGIN
     END IF;
     SELECT count(*) INTO held FROM leases
     WHERE status = 'active' AND runner_id = r -> 'holder' ->> 'name'
+        AND tenant_id IS NOT DISTINCT FROM r -> 'labels' ->> 'tenant'
         AND kind = split_part(first_key, ':', 1) AND expires_ms + withheld_ms > n;
     RETURN held + new > most;
 END $$;

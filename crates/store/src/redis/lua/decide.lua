@@ -48,12 +48,13 @@ local function refuse_held(slot)
   return {'R', slot.key, 'held', slot.name, slot.incarnation, slot.token, left, slot.labels}
 end
 
--- Whether this many new leases are too many for the holder's name.
+-- Whether this many new leases are too many for the holder's name within its tenant.
 local function over_limit(request, new)
   if request.limit == '' or new == 0 then return false end
   local limit = tonumber(request.limit)
   local first = request.keys[1]
   local kind = sub(first, 1, find(first, ':', 1, true))
+  local tenant = label(request.labels, 'tenant')
   local held, keys = 0, {}
   flush()
   for _, member in ipairs(call('ZRANGE', HOLDER .. request.name, 0, -1)) do
@@ -63,7 +64,8 @@ local function over_limit(request, new)
   fetch(keys)
   for _, key in ipairs(keys) do
     local slot = load(key)
-    if slot.live and not slot.tampered and now < slot.lapses then held = held + 1 end
+    if slot.live and not slot.tampered and now < slot.lapses
+      and label(slot.labels, 'tenant') == tenant then held = held + 1 end
   end
   return held + new > limit
 end

@@ -7,6 +7,7 @@ mod deploy;
 mod ending;
 mod faults;
 mod handover;
+mod isolation;
 mod others;
 mod outage;
 mod spread;
