@@ -141,7 +141,12 @@ fn describe(path: &str, message: &str) -> FieldError {
         && let Some((name, rest)) = rest.split_once('`')
     {
         let known = rest.trim_start_matches(", expected ");
-        return FieldError::new(inside(name), format!("no such field; known: {known}"));
+        let meant = similar(name, known.split('`').skip(1).step_by(2))
+            .map_or(String::new(), |meant| format!("did you mean `{meant}`? "));
+        return FieldError::new(
+            inside(name),
+            format!("no such field; {meant}known: {known}"),
+        );
     }
     if let Some(name) = message
         .strip_prefix("missing field `")
@@ -154,6 +159,19 @@ fn describe(path: &str, message: &str) -> FieldError {
         .rsplit_once(", expected ")
         .map_or(message, |(_, expected)| expected);
     FieldError::new(field, in_words(expected))
+}
+
+/// The known name that was probably meant.
+fn similar<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    /// Below it a guess helps nobody.
+    const LIKE: f64 = 0.8;
+    let plain = |text: &str| text.replace(['_', '-'], "").to_lowercase();
+    let name = plain(name);
+    known
+        .map(|it| (strsim::jaro_winkler(&name, &plain(it)), it))
+        .filter(|(like, _)| *like >= LIKE)
+        .max_by(|(one, _), (other, _)| one.total_cmp(other))
+        .map(|(_, it)| it)
 }
 
 /// Names of Rust's types mean nothing to whoever wrote the JSON.
@@ -185,6 +203,15 @@ mod tests {
         let unknown = error(r#"{"tttl": 1}"#);
         assert_eq!(unknown.field, "tttl");
         assert!(unknown.expected.contains("ttl_seconds"), "{unknown:?}");
+        for (wrong, meant) in [("ttl", "ttl_seconds"), ("waitSeconds", "wait_seconds")] {
+            let expected = error(&format!(r#"{{"{wrong}": 1}}"#)).expected;
+            assert!(
+                expected.contains(&format!("did you mean `{meant}`?")),
+                "{expected}"
+            );
+        }
+        let expected = error(r#"{"xyz": 1}"#).expected;
+        assert!(!expected.contains("did you mean"), "{expected}");
         assert_eq!(error(r#"{"pool": {"kind": "t"}}"#).field, "pool.ids");
         assert_eq!(error(r#"{"pool": {"kinds": "t"}}"#).field, "pool.kinds");
         assert_eq!(error("[1]").field, "body");

@@ -112,14 +112,9 @@ fn left(lease: &Lease, now: UnixMillis) -> String {
     if lease.status != Status::Active {
         return "-".to_owned();
     }
-    let left_ms = lease.lapses_at().since(now);
-    // Milliseconds matter to nobody once there are seconds.
-    let shown = if left_ms < 1_000 {
-        left_ms
-    } else {
-        left_ms / 1_000 * 1_000
-    };
-    Period::from_millis(shown).to_string()
+    Period::from_millis(lease.lapses_at().since(now))
+        .rounded()
+        .to_string()
 }
 
 /// One event on one line.

@@ -39,6 +39,15 @@ impl Period {
         Duration::from_millis(self.0)
     }
 
+    /// For people: milliseconds matter to nobody once there are seconds.
+    pub const fn rounded(self) -> Self {
+        if self.0 < 1_000 {
+            self
+        } else {
+            Self(self.0 / 1_000 * 1_000)
+        }
+    }
+
     /// Milliseconds.
     pub const fn millis(self) -> u64 {
         self.0

@@ -129,7 +129,7 @@ pub fn refused(refusal: &Refusal) -> Failure {
         } => format!(
             "{key} is held by {} under token {token}; free in {} unless it is renewed",
             holder.name,
-            Period::from_millis(*left_ms)
+            Period::from_millis(*left_ms).rounded()
         ),
         Cause::Limit { limit } => format!(
             "the holder has {limit} leases of kind {} already",

@@ -24,3 +24,4 @@ mod serve_crash;
 mod serve_outage;
 mod serve_tls;
 mod sessions;
+mod tour;
