@@ -48,7 +48,7 @@ async fn the_tour_works_as_it_is_written() {
     let script = commands(&fs::read_to_string(page).expect("the page"));
     assert!(script.lines().count() > 20, "{script}");
     let said = newcomer(Program::new("bash"))
-        .arg(dir.write("tour.sh", &script))
+        .arg(dir.write("tour.sh", &script).expect("written"))
         .run()
         .await
         .expect("every command succeeds");
