@@ -1,6 +1,6 @@
 # `make` alone explains itself.
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo quick test soak fuzz mutants lint fmt docs bench ui ui-check ui-test
+.PHONY: help setup run demo quick test soak fuzz mutants lint fmt docs bench bench-quick bench-parts ui ui-check ui-test
 
 # One build of everything that tests need: a binary built by itself would be built with other features
 # of its libraries, and those again.
@@ -12,7 +12,7 @@ without_services = --workspace --exclude leasehold-testkit --exclude leasehold-b
 help: ## this list
 	@echo "Leasehold: who owns this work right now, until when and under which fencing token"
 	@echo
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "Start with 'make run'. Tests start private copies of Redis, PostgreSQL and RabbitMQ;"
 	@echo "those that cut networks need root."
@@ -85,12 +85,20 @@ fmt: ## format the code
 docs: ## the documentation of every crate
 	cargo doc --workspace --no-deps
 
-bench: ## measure
+bench: ## the same work on Redis, etcd, PostgreSQL and Leasehold: tables here, plots in target/bench (40 minutes)
+	@scripts/setup bench
+	cargo build --release -p leasehold -p leasehold-bench
+	target/release/compare --length full
+
+bench-quick: ## the same in two minutes, after the build
+	@scripts/setup bench
+	cargo build --release -p leasehold -p leasehold-bench
+	target/release/compare --length quick
+
+bench-parts: ## what single parts cost: engine and start-up, assignment, control plane, sessions, floods, fan-out, polling
 	@scripts/setup test
 	cargo build --release -p leasehold -p leasehold-bench
 	cargo run --release -p leasehold-bench --bin embedded
-	cargo run --release -p leasehold-bench --bin postgres
-	cargo run --release -p leasehold-bench --bin redis
 	cargo run --release -p leasehold-bench --bin rendezvous
 	cargo run --release -p leasehold-bench --bin control
 	cargo run --release -p leasehold-bench --bin sessions

@@ -1,6 +1,7 @@
 //! Measurements and the drivers that make them.
 
 pub mod rounds;
+pub mod usage;
 
 use anyhow::Context as _;
 

@@ -1,161 +1,214 @@
 //! Sides of a comparison, measured in turns: each side works for a short while, then the next one, and
-//! again, so that a slow moment of the machine falls on all of them. A side's rate is the median of its
-//! rounds.
+//! again, so that a slow moment of the machine falls on all of them. A side's best round counts, and the
+//! others say how far it spreads.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use anyhow::Context as _;
-use comfy_table::{CellAlignment, Table};
 use futures_util::future::BoxFuture;
 use hdrhistogram::Histogram;
-use tokio::time::Instant;
+use tokio::{runtime::Handle, time::Instant};
 
-/// One piece of work: which caller does it, and how many it did before.
-pub type Work = Arc<dyn Fn(usize, usize) -> BoxFuture<'static, anyhow::Result<()>> + Send + Sync>;
+use crate::usage::Processes;
 
-/// Makes work of a function.
-pub fn work<F>(function: impl Fn(usize, usize) -> F + Send + Sync + 'static) -> Work
-where
-    F: Future<Output = anyhow::Result<()>> + Send + 'static,
-{
-    Arc::new(move |caller, turn| Box::pin(function(caller, turn)))
+/// One of a side's callers. It does one piece of work after the other.
+pub trait Caller: Send {
+    /// Does one piece of work.
+    fn turn(&mut self) -> BoxFuture<'_, anyhow::Result<()>>;
 }
 
+/// Callers, ready to work.
+pub type Callers = Vec<Box<dyn Caller>>;
+
 /// How it is measured.
-#[derive(Clone, Copy, Debug, clap::Args)]
+#[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// How long one round of one side takes, in ms.
-    #[arg(long, default_value_t = 1000)]
-    pub round_ms: u64,
+    /// How long one round of one side takes.
+    pub round: Duration,
     /// How many rounds each side works.
-    #[arg(long, default_value_t = 3)]
     pub rounds: usize,
 }
 
+/// One side of a comparison.
+pub struct Side {
+    /// Its name.
+    pub name: String,
+    /// Who works.
+    pub callers: Callers,
+    /// How many operations one turn is.
+    pub operations: u64,
+    /// The processes that serve it.
+    pub server: Processes,
+    /// Where its callers run: [`driver`] for those that talk over sockets.
+    pub runtime: Handle,
+}
+
 /// What a side did.
+#[derive(Clone)]
 pub struct Figures {
     /// Its name.
-    pub name: &'static str,
-    /// Pieces of work per second, in its median round.
-    pub rate: f64,
-    /// How long each took, in µs.
+    pub name: String,
+    /// Operations per second of each round.
+    pub rates: Vec<f64>,
+    /// How long each turn took, in µs.
     pub latency: Histogram<u64>,
+    /// Operations of all rounds.
+    pub operations: u64,
+    /// How long the rounds took.
+    pub seconds: f64,
+    /// Processor seconds of the server in the rounds.
+    pub server_cpu: f64,
+    /// Processor seconds of the driver in the rounds; none when the store is inside the driver.
+    pub driver_cpu: Option<f64>,
+    /// Resident memory of the server afterwards, in bytes.
+    pub resident: u64,
 }
 
-/// Lets the sides work in turns. The first round of each is for warming up and does not count.
-pub async fn compare(
-    sides: &[(&'static str, Work)],
-    callers: usize,
-    pace: Pace,
-) -> anyhow::Result<Vec<Figures>> {
-    let span = Duration::from_millis(pace.round_ms);
-    let mut rates = vec![Vec::new(); sides.len()];
-    let mut latencies = Vec::new();
-    for (_, work) in sides {
-        round(work, callers, span / 4).await?;
-        latencies.push(Histogram::<u64>::new(3)?);
+impl Figures {
+    fn of(side: &Side) -> anyhow::Result<Self> {
+        Ok(Self {
+            name: side.name.clone(),
+            rates: Vec::new(),
+            latency: Histogram::new(3)?,
+            operations: 0,
+            seconds: 0.0,
+            server_cpu: 0.0,
+            driver_cpu: (!side.server.has_this()).then_some(0.0),
+            resident: 0,
+        })
     }
-    for _ in 0..pace.rounds {
-        for (place, (_, work)) in sides.iter().enumerate() {
-            let (rate, latency) = round(work, callers, span).await?;
-            rates[place].push(rate);
-            latencies[place].add(&latency)?;
+
+    /// Operations per second in the best round.
+    pub fn best(&self) -> f64 {
+        self.rates.iter().copied().fold(0.0, f64::max)
+    }
+
+    /// By how much of the best the worst round is below it: 0 to 1.
+    pub fn spread(&self) -> f64 {
+        let worst = self.rates.iter().copied().fold(f64::MAX, f64::min);
+        let best = self.best();
+        if best > 0.0 {
+            (best - worst) / best
+        } else {
+            0.0
         }
     }
-    let figures = sides.iter().zip(rates).zip(latencies);
-    Ok(figures
-        .map(|(((name, _), mut rates), latency)| {
-            rates.sort_by(f64::total_cmp);
-            Figures {
-                name,
-                rate: rates.get(rates.len() / 2).copied().unwrap_or_default(),
-                latency,
-            }
-        })
-        .collect())
+
+    /// Processor seconds of the server for 100,000 operations.
+    pub fn cpu_per_100k(&self) -> f64 {
+        self.server_cpu * 100_000.0 / (self.operations as f64).max(1.0)
+    }
 }
 
-async fn round(
-    work: &Work,
-    callers: usize,
-    span: Duration,
-) -> anyhow::Result<(f64, Histogram<u64>)> {
-    let began = Instant::now();
-    let until = began + span;
-    let tasks: Vec<_> = (0..callers)
-        .map(|caller| {
-            let work = work.clone();
-            tokio::spawn(async move {
-                let mut latency = Histogram::<u64>::new(3)?;
-                let mut turn = 0;
-                while Instant::now() < until {
-                    let sent = Instant::now();
-                    work(caller, turn).await?;
-                    latency.record(u64::try_from(sent.elapsed().as_micros())?.max(1))?;
-                    turn += 1;
+/// The runtime of those who drive servers over sockets: one thread that does nothing else, so that no
+/// time goes into passing work between threads.
+pub fn driver() -> Handle {
+    static DRIVER: OnceLock<Handle> = OnceLock::new();
+    DRIVER
+        .get_or_init(|| {
+            let (send, receive) = std::sync::mpsc::channel();
+            std::thread::Builder::new()
+                .name("driver".into())
+                .spawn(move || {
+                    let runtime = tokio::runtime::Builder::new_current_thread()
+                        .enable_all()
+                        .build()
+                        .expect("a runtime can be made");
+                    let _ = send.send(runtime.handle().clone());
+                    runtime.block_on(std::future::pending::<()>());
+                })
+                .expect("a thread can be started");
+            receive.recv().expect("the driver's thread has begun")
+        })
+        .clone()
+}
+
+/// Lets the sides work in turns. The first, short round of each is for warming up and does not count. A
+/// side that fails is reported and left out.
+pub async fn compare(sides: &mut Vec<Side>, pace: Pace) -> anyhow::Result<Vec<Figures>> {
+    let mut figures = Vec::new();
+    let mut place = 0;
+    while place < sides.len() {
+        let side = &mut sides[place];
+        match round(side, pace.round / 4).await {
+            Ok(_) => {
+                figures.push(Figures::of(side)?);
+                place += 1;
+            }
+            Err(error) => drop_out(sides, place, &error),
+        }
+    }
+    let this = Processes::this();
+    for _ in 0..pace.rounds {
+        let mut place = 0;
+        while place < sides.len() {
+            let (side, figures_of) = (&mut sides[place], &mut figures[place]);
+            let before = (side.server.cpu_seconds()?, this.cpu_seconds()?);
+            let (seconds, latency) = match round(side, pace.round).await {
+                Ok(done) => done,
+                Err(error) => {
+                    drop_out(sides, place, &error);
+                    figures.remove(place);
+                    continue;
                 }
-                anyhow::Ok(latency)
+            };
+            let operations = latency.len() * side.operations;
+            figures_of.rates.push(operations as f64 / seconds);
+            figures_of.operations += operations;
+            figures_of.seconds += seconds;
+            figures_of.latency.add(&latency)?;
+            figures_of.server_cpu += side.server.cpu_seconds()? - before.0;
+            if let Some(driver) = &mut figures_of.driver_cpu {
+                *driver += this.cpu_seconds()? - before.1;
+            }
+            place += 1;
+        }
+    }
+    for (side, figures) in sides.iter().zip(&mut figures) {
+        figures.resident = side.server.resident_bytes()?;
+    }
+    Ok(figures)
+}
+
+fn drop_out(sides: &mut Vec<Side>, place: usize, error: &anyhow::Error) {
+    let side = sides.remove(place);
+    eprintln!("{} is left out: {error:#}", side.name);
+}
+
+/// One round: how long it took, and how long each turn.
+async fn round(side: &mut Side, span: Duration) -> anyhow::Result<(f64, Histogram<u64>)> {
+    let callers = std::mem::take(&mut side.callers);
+    let runtime = side.runtime.clone();
+    let started = Arc::new(tokio::sync::Barrier::new(callers.len() + 1));
+    let tasks: Vec<_> = callers
+        .into_iter()
+        .map(|mut caller| {
+            let started = started.clone();
+            runtime.spawn(async move {
+                started.wait().await;
+                let until = Instant::now() + span;
+                let mut latency = Histogram::<u64>::new(3)?;
+                let mut sent = Instant::now();
+                while sent < until {
+                    caller.turn().await?;
+                    let now = Instant::now();
+                    latency.record(u64::try_from((now - sent).as_micros())?.max(1))?;
+                    sent = now;
+                }
+                anyhow::Ok((caller, latency))
             })
         })
         .collect();
+    started.wait().await;
+    let began = Instant::now();
     let mut all = Histogram::<u64>::new(3)?;
     for task in tasks {
-        all.add(&task.await.context("a caller panicked")??)?;
+        let (caller, latency) = task.await.context("a caller panicked")??;
+        side.callers.push(caller);
+        all.add(&latency)?;
     }
-    Ok((all.len() as f64 / began.elapsed().as_secs_f64(), all))
-}
-
-/// A table of comparisons. The last side of each is ours, and every other row says how many times its
-/// cost ours is.
-pub struct Report(Table);
-
-impl Default for Report {
-    fn default() -> Self {
-        let mut table = Table::new();
-        table.load_style(comfy_table::presets::ASCII_MARKDOWN);
-        table.set_header([
-            "work",
-            "callers",
-            "side",
-            "per second",
-            "median µs",
-            "p99 µs",
-            "ours costs",
-        ]);
-        for column in [1, 3, 4, 5, 6] {
-            if let Some(column) = table.column_mut(column) {
-                column.set_cell_alignment(CellAlignment::Right);
-            }
-        }
-        Self(table)
-    }
-}
-
-impl Report {
-    /// Adds a comparison.
-    pub fn add(&mut self, work: &str, callers: usize, sides: &[Figures]) {
-        let ours = sides.last().map_or(0.0, |ours| ours.rate);
-        for (place, side) in sides.iter().enumerate() {
-            let is_ours = place + 1 == sides.len();
-            self.0.add_row([
-                work.to_owned(),
-                callers.to_string(),
-                side.name.to_owned(),
-                format!("{:.0}", side.rate),
-                side.latency.value_at_quantile(0.5).to_string(),
-                side.latency.value_at_quantile(0.99).to_string(),
-                if is_ours {
-                    String::new()
-                } else {
-                    format!("{:.2} x", side.rate / ours)
-                },
-            ]);
-        }
-    }
-}
-
-impl std::fmt::Display for Report {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.fmt(f)
-    }
+    Ok((began.elapsed().as_secs_f64(), all))
 }

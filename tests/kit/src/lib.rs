@@ -1,6 +1,6 @@
 //! Private services, faults and processes for tests.
 //!
-//! Every test gets its own Redis, PostgreSQL or RabbitMQ on free loopback ports in a temporary
+//! Every test gets its own Redis, PostgreSQL, etcd or RabbitMQ on free loopback ports in a temporary
 //! folder, can stop, kill, pause and restart it, and can put a faulty network in between. All of
 //! it ends with the test, also when the test panics or is killed: see [Cleaning](self#cleaning).
 //!
@@ -28,6 +28,7 @@ mod binary;
 mod certificates;
 pub mod dir;
 mod error;
+pub mod etcd;
 mod janitor;
 pub mod length;
 pub mod netns;
@@ -49,6 +50,7 @@ pub use binary::Binary;
 pub use certificates::{Issued, Issuer};
 pub use dir::Dir;
 pub use error::Error;
+pub use etcd::Etcd;
 pub use netns::{Namespace, Namespaces};
 pub use pgbouncer::PgBouncer;
 pub use postgres::{Database, Postgres};
