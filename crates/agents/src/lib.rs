@@ -5,5 +5,8 @@ mod ffmpeg;
 pub mod manager;
 pub mod orchestrator;
 pub mod poller;
+pub mod process;
 pub mod supervise;
 mod surface;
+
+pub use surface::serve_metrics;

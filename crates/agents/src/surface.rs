@@ -7,7 +7,11 @@ use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use leasehold_api::exposition;
+use prometheus_client::registry::Registry;
 use tokio::{net::TcpListener, sync::Semaphore};
+
+use crate::process;
 
 /// How long a caller may take to send its request.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
@@ -70,10 +74,33 @@ pub(crate) async fn serve<F>(
     }
 }
 
-/// Prometheus metrics.
-pub(crate) fn metrics(text: String) -> Answer {
-    let media = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// The figures of registries and of this process, in the format that the caller asks for.
+pub(crate) fn metrics(request: &Request<Bytes>, registries: &[&Registry]) -> Answer {
+    let accept = request
+        .headers()
+        .get(header::ACCEPT)
+        .and_then(|accept| accept.to_str().ok());
+    let (media, text) = exposition::answer(accept, process::text(registries));
     with(StatusCode::OK, media, text)
+}
+
+/// Serves `/metrics` and `/healthz` until it is dropped: for an agent that serves nothing else.
+pub async fn serve_metrics(address: SocketAddr, registry: Registry) -> io::Result<()> {
+    let listener = bind(address).await?;
+    tracing::info!(address = %listener.local_addr()?, "metrics are served");
+    let registry = Arc::new(registry);
+    serve(listener, move |request| {
+        let registry = registry.clone();
+        async move {
+            match request.uri().path().trim_end_matches('/') {
+                "" | "/metrics" => metrics(&request, &[&registry]),
+                "/healthz" => plain(StatusCode::OK, "ok\n"),
+                _ => plain(StatusCode::NOT_FOUND, "here are /metrics and /healthz\n"),
+            }
+        }
+    })
+    .await;
+    Ok(())
 }
 
 /// A value as JSON.

@@ -15,6 +15,7 @@ mod credentials;
 mod deployments;
 mod documents;
 mod events;
+pub mod exposition;
 mod fences;
 mod holders;
 mod lease;

@@ -18,6 +18,7 @@ mod lease;
 mod logging;
 mod man;
 mod manager;
+mod metrics;
 mod migrate;
 mod nodes;
 mod plan;

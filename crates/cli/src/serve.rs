@@ -141,9 +141,11 @@ async fn serve(
         .options(options)
         .authority(store.authority())
         .clock(clock.clone());
-    builder
-        .metrics()
-        .register(|registry| metrics.register(registry));
+    builder.metrics().register(|registry| {
+        metrics.register(registry);
+        leasehold_store::register_metrics(registry);
+        leasehold_agents::process::register(registry);
+    });
     let server = builder.bind().await.map_err(server_failed)?;
     let agents = Agents::start(config, worker, true, store.authority(), clock, metrics).await?;
     let served = run(server).await;

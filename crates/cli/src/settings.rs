@@ -9,6 +9,7 @@ use crate::{
     cli::Shared,
     config::{self, Config},
     exit::{Exit, Failure, Outcome},
+    metrics,
     print::{self, Format},
     sessions,
 };
@@ -43,6 +44,9 @@ reference of all settings is docs/configuration.md.")]
     /// Print the reference of all settings, as Markdown
     #[command(hide = true)]
     Reference,
+    /// Print the reference of all metrics, as Markdown
+    #[command(hide = true)]
+    Metrics,
 }
 
 /// Checks or shows.
@@ -74,6 +78,7 @@ pub fn run(verb: &Verb, shared: &Shared) -> Outcome {
             print::bytes(origins.annotate(&text).as_bytes())?;
         }
         Verb::Reference => print::bytes(config::reference().as_bytes())?,
+        Verb::Metrics => print::bytes(metrics::reference().as_bytes())?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -3,9 +3,11 @@
 use std::{process::ExitCode, sync::Arc};
 
 use lease::Authority;
-use leasehold_agents::orchestrator::Metrics;
+use leasehold_agents::{orchestrator::Metrics, serve_metrics};
 use leasehold_clock::System;
 use leasehold_store::Store;
+use prometheus_client::registry::Registry;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
     cli::Shared,
@@ -59,19 +61,34 @@ pub async fn run(arguments: Arguments, shared: &Shared, mut config: Config) -> O
         }
         None => (connect::authority(&config)?, None),
     };
-    let agents = Agents::start(
-        &config,
-        Some(options),
-        false,
-        authority,
-        clock,
-        Metrics::default(),
-    )
-    .await?;
+    let metrics = Metrics::default();
+    let served = config.sessions.worker_listen.map(|address| {
+        let mut registry = Registry::default();
+        metrics.register(&mut registry);
+        leasehold_store::register_metrics(&mut registry);
+        AbortOnDropHandle::new(tokio::spawn(serve_metrics(address, registry)))
+    });
+    let agents = Agents::start(&config, Some(options), false, authority, clock, metrics).await?;
     if let Some(name) = agents.worker_name() {
         print::line(&format!("worker {name} takes sessions"))?;
     }
-    stop.asked().await;
+    match served {
+        Some(served) => tokio::select! {
+            () = stop.asked() => {}
+            ended = served => {
+                agents.stop().await;
+                let why = match ended {
+                    Ok(Err(error)) => error.to_string(),
+                    _ => "it ended".to_owned(),
+                };
+                return Err(Failure::new(
+                    Exit::Failed,
+                    format!("metrics cannot be served: {why}"),
+                ));
+            }
+        },
+        None => stop.asked().await,
+    }
     agents.stop().await;
     if let Some(store) = store {
         crate::serve::close(&store).await?;

@@ -90,7 +90,7 @@ pub(crate) async fn frame(
     } else {
         "OTHER"
     };
-    app.metrics().request(word, &route, status);
+    app.metrics().request(word, &route, status, began.elapsed());
     let token = known.0.get().map_or("-", |caller| &*caller.token_id);
     let took_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
     if status >= 500 {

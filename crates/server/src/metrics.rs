@@ -53,6 +53,27 @@ struct ShedLabels {
     class: &'static str,
 }
 
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct RouteLabels {
+    route: String,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct KindLabels {
+    kind: String,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct StatusLabels {
+    status: &'static str,
+}
+
+/// How a runner is.
+const RUNNERS: [&str; 4] = ["active", "draining", "cordoned", "absent"];
+/// Kinds are made up by users: so many are counted under their own name, the rest together.
+const MAX_KINDS: usize = 50;
+const OTHER_KINDS: &str = "other";
+
 /// A gauge that counts what is open: one more now, one less when dropped.
 pub struct Open(Gauge);
 
@@ -69,7 +90,15 @@ pub struct Metrics {
     requests: Family<Request, Counter>,
     operations: Family<Operation, Counter>,
     operation_seconds: Family<Op, Histogram, fn() -> Histogram>,
+    request_seconds: Family<RouteLabels, Histogram, fn() -> Histogram>,
     live_leases: Gauge,
+    live_by_kind: Family<KindLabels, Gauge>,
+    kinds: Arc<Mutex<BTreeMap<String, i64>>>,
+    expiry_lateness: Histogram,
+    store_up: Gauge,
+    store_seconds: Histogram,
+    history: Gauge,
+    runners: Family<StatusLabels, Gauge>,
     waiters: Gauge,
     watchers: Gauge,
     holder_streams: Gauge,
@@ -88,7 +117,15 @@ impl Metrics {
             requests: Family::default(),
             operations: Family::default(),
             operation_seconds: Family::new_with_constructor(histogram),
+            request_seconds: Family::new_with_constructor(histogram),
             live_leases: Gauge::default(),
+            live_by_kind: Family::default(),
+            kinds: Arc::default(),
+            expiry_lateness: histogram(),
+            store_up: Gauge::default(),
+            store_seconds: histogram(),
+            history: Gauge::default(),
+            runners: Family::default(),
             waiters: Gauge::default(),
             watchers: Gauge::default(),
             holder_streams: Gauge::default(),
@@ -110,8 +147,43 @@ impl Metrics {
             );
             registry.register(
                 "leasehold_lease_operation_seconds",
-                "Time of operations on leases",
+                "Time of operations on leases; acquires that may wait in a queue are acquire_wait",
                 it.operation_seconds.clone(),
+            );
+            registry.register(
+                "leasehold_http_request_seconds",
+                "Time of requests by route; of streams until their head is sent",
+                it.request_seconds.clone(),
+            );
+            registry.register(
+                "leasehold_live_leases_by_kind",
+                "Leases that are live, by the kind of their key; rare kinds together as other",
+                it.live_by_kind.clone(),
+            );
+            registry.register(
+                "leasehold_expiry_lateness_seconds",
+                "How long after their end leases were expired, the grace of the policy hold included",
+                it.expiry_lateness.clone(),
+            );
+            registry.register(
+                "leasehold_store_up",
+                "1 while the store answers and takes changes",
+                it.store_up.clone(),
+            );
+            registry.register(
+                "leasehold_store_answer_seconds",
+                "How long the store took to answer, asked every ten seconds",
+                it.store_seconds.clone(),
+            );
+            registry.register(
+                "leasehold_history_events",
+                "Events in the history",
+                it.history.clone(),
+            );
+            registry.register(
+                "leasehold_runners",
+                "Registered runners by status",
+                it.runners.clone(),
             );
             registry.register(
                 "leasehold_live_leases",
@@ -162,7 +234,7 @@ impl Metrics {
         add(&mut self.registry.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Everything in the text format of Prometheus (OpenMetrics).
+    /// Everything as OpenMetrics.
     pub fn text(&self) -> String {
         let registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
         let mut text = String::new();
@@ -182,7 +254,12 @@ impl Metrics {
             .observe(took.as_secs_f64());
     }
 
-    pub(crate) fn request(&self, method: &str, route: &str, status: u16) {
+    pub(crate) fn request(&self, method: &str, route: &str, status: u16, took: Duration) {
+        self.request_seconds
+            .get_or_create(&RouteLabels {
+                route: route.to_owned(),
+            })
+            .observe(took.as_secs_f64());
         self.requests
             .get_or_create(&Request {
                 method: method.to_owned(),
@@ -192,7 +269,8 @@ impl Metrics {
             .inc();
     }
 
-    pub(crate) fn event(&self, kind: lease::EventKind) {
+    pub(crate) fn event(&self, event: &lease::Event) {
+        let kind = event.kind;
         self.events
             .get_or_create(&EventLabels {
                 event: kind.as_str(),
@@ -200,14 +278,93 @@ impl Metrics {
             .inc();
         if kind == lease::EventKind::LeaseAcquired {
             self.live_leases.inc();
+            self.counted(event.key.kind(), 1);
         } else if kind.ends_lease() {
             self.live_leases.dec();
+            self.counted(event.key.kind(), -1);
+        }
+        if let (lease::EventKind::LeaseExpired, Some(lease)) = (kind, &event.lease) {
+            let late_ms = event.at.since(lease.expires_at);
+            self.expiry_lateness.observe(late_ms as f64 / 1e3);
         }
     }
 
-    pub(crate) fn set_live_leases(&self, count: usize) {
-        self.live_leases
-            .set(i64::try_from(count).unwrap_or(i64::MAX));
+    /// Begins anew with what is live.
+    pub(crate) fn set_live_leases<'a>(&self, keys: impl Iterator<Item = &'a lease::Key>) {
+        {
+            let mut kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
+            for count in kinds.values_mut() {
+                *count = 0;
+            }
+        }
+        self.live_by_kind.clear();
+        let mut all = 0;
+        for key in keys {
+            all += 1;
+            self.counted(key.kind(), 1);
+        }
+        self.live_leases.set(all);
+    }
+
+    /// So many more of a kind are live.
+    fn counted(&self, kind: &str, more: i64) {
+        let mut kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
+        let kind = if kinds.contains_key(kind) || kinds.len() < MAX_KINDS {
+            kind
+        } else {
+            OTHER_KINDS
+        };
+        let count = kinds.entry(kind.to_owned()).or_default();
+        *count += more;
+        let labels = KindLabels {
+            kind: kind.to_owned(),
+        };
+        self.live_by_kind.get_or_create(&labels).set(*count);
+    }
+
+    pub(crate) fn store_up(&self, up: bool) {
+        self.store_up.set(i64::from(up));
+    }
+
+    pub(crate) fn store_answered(&self, took: Duration) {
+        self.store_seconds.observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn history(&self, events: u64) {
+        self.history.set(i64::try_from(events).unwrap_or(i64::MAX));
+    }
+
+    /// How many runners there are, by status.
+    pub(crate) fn runners(&self, counts: &BTreeMap<&'static str, i64>) {
+        for status in RUNNERS {
+            let count = counts.get(status).copied().unwrap_or_default();
+            self.runners
+                .get_or_create(&StatusLabels { status })
+                .set(count);
+        }
+    }
+
+    /// Everything there is, each with made-up figures: for the reference page, and for checks of what is
+    /// written.
+    #[doc(hidden)]
+    pub fn example() -> String {
+        let it = Self::new();
+        let figures = crate::outbox::Figures::default();
+        it.register(|registry| figures.register(registry));
+        crate::doors::v3::example(&it);
+        let took = Duration::from_millis(1);
+        it.operation("acquire", "granted", took);
+        it.request("GET", "/healthz", 200, took);
+        it.counted("job", 1);
+        it.unowned(&BTreeMap::new());
+        it.runners(&BTreeMap::new());
+        it.turned_away("acquire");
+        it.events
+            .get_or_create(&EventLabels {
+                event: lease::EventKind::LeaseAcquired.as_str(),
+            })
+            .inc();
+        it.text()
     }
 
     /// How many cameras nobody has, by reason: all of them, and those for long.

@@ -133,7 +133,8 @@ async fn grant_expecting(
     let limit = app.parts().limits.request_timeout() + Duration::from_millis(request.wait_ms);
     let call = measured(
         app,
-        "acquire",
+        // Time in a queue is no latency.
+        if waits { "acquire_wait" } else { "acquire" },
         |acquired| match acquired {
             Some(Acquired::Granted { fresh: true, .. }) => "granted",
             Some(Acquired::Granted { fresh: false, .. }) => "again",

@@ -21,7 +21,7 @@ use crate::{
     metrics::Metrics,
     openapi,
     options::RunnerOptions,
-    outbox, registry,
+    outbox, registry, sampler,
     shed::Shed,
     streams::Hub,
     tls::Certificate,
@@ -142,7 +142,10 @@ impl Builder {
         };
         let listener = TcpListener::bind(options.listen).await.map_err(listen)?;
         let local_addr = listener.local_addr().map_err(listen)?;
-        let prepared = options.amqp.map(outbox::prepare).transpose()?;
+        let prepared = options
+            .amqp
+            .map(|url| outbox::prepare(url, &self.metrics))
+            .transpose()?;
         let (outbox, pending) = prepared.unzip();
         let (sites, following) = registry::view::Sites::new();
         let app = App::new(Parts {
@@ -248,6 +251,10 @@ impl Server {
         parts
             .tasks
             .spawn(until_closing.run_until_cancelled_owned(following));
+        let until_closing = parts.closing.clone();
+        parts
+            .tasks
+            .spawn(until_closing.run_until_cancelled_owned(sampler::run(app.clone())));
         let deployments = registry::deployments::run(app.clone());
         let until_closing = parts.closing.clone();
         parts

@@ -10,6 +10,8 @@ pub mod migrate;
 mod open;
 pub mod postgres;
 pub mod redis;
+mod timing;
 
 pub use lease::engine::RenewalEvents;
 pub use open::{Kept, OpenError, Options, Store, StoreUrl, UrlError, open};
+pub use timing::register_metrics;

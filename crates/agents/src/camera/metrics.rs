@@ -1,7 +1,7 @@
 //! The worker's figures, for Prometheus.
 
 use prometheus_client::{
-    encoding::{EncodeLabelSet, text::encode},
+    encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge},
     registry::Registry,
 };
@@ -119,12 +119,20 @@ impl Metrics {
         self.last_frame.remove(&labels);
     }
 
-    /// The figures as Prometheus reads them.
-    pub fn text(&self) -> String {
-        let mut text = String::new();
-        // Writing into a text cannot fail.
-        let _ = encode(&mut text, &self.registry);
-        text
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// Everything there is, with made-up figures.
+    pub fn example() -> String {
+        let it = Self::new();
+        it.frame("camera", 0);
+        it.skipped("camera");
+        it.motion("camera");
+        it.reconnect("camera");
+        it.up("camera", true);
+        it.published("events", "confirmed");
+        crate::process::text(&[&it.registry])
     }
 }
 

@@ -40,6 +40,12 @@ use metrics::Metrics;
 use stream::Common;
 use worker::Worker;
 
+/// Every metric with made-up figures: for the reference page, and for checks of what is written.
+#[doc(hidden)]
+pub fn metrics_example() -> String {
+    Metrics::example()
+}
+
 /// How often the fence file and the manager's life are looked at.
 const LOOK_MS: u64 = 200;
 /// How often the worker reports to its manager.
@@ -109,6 +115,16 @@ pub enum Ended {
     ManagerGone,
 }
 
+impl Ended {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Drained => "drained",
+            Self::Terminated => "terminated",
+            Self::ManagerGone => "manager gone",
+        }
+    }
+}
+
 /// Works until it is drained or terminated, or until its manager is gone. `stop` resolving asks for a
 /// graceful end.
 pub async fn run(
@@ -159,7 +175,7 @@ pub async fn run(
         () = worker.drained() => Ended::Drained,
         () = stop => Ended::Drained,
     };
-    tracing::info!(?ended, "worker ends");
+    tracing::info!(reason = ended.word(), "worker ends");
     let ended = match ended {
         Ended::Drained => {
             let limit = clock.boot().plus(millis(options.grace));

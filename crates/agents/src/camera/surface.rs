@@ -23,7 +23,7 @@ pub(super) async fn answer(worker: Arc<Worker>, request: Request<Bytes>) -> Answ
             };
             json(status, &ready)
         }
-        (&Method::GET, worker_paths::METRICS) => metrics(worker.metrics()),
+        (&Method::GET, worker_paths::METRICS) => metrics(&request, &[worker.metrics()]),
         (&Method::POST, worker_paths::CAMERAS) => cameras(worker, request.body()).await,
         (&Method::POST, worker_paths::DRAIN) => {
             worker.drain();

@@ -153,8 +153,8 @@ impl Worker {
         streams.iter().map(report).collect()
     }
 
-    pub fn metrics(&self) -> String {
-        self.common.metrics.text()
+    pub fn metrics(&self) -> &prometheus_client::registry::Registry {
+        self.common.metrics.registry()
     }
 
     /// Asks for a graceful end.

@@ -30,7 +30,7 @@ pub(super) async fn serve_metrics(core: Arc<Core>, listener: TcpListener) {
         let core = core.clone();
         async move {
             match request.uri().path() {
-                "/" | "/metrics" => surface::metrics(core.context.metrics.text()),
+                "/" | "/metrics" => surface::metrics(&request, &[core.context.metrics.registry()]),
                 _ => plain(StatusCode::NOT_FOUND, "here is /metrics\n"),
             }
         }
@@ -64,7 +64,7 @@ async fn answer(core: &Core, request: &Request<Bytes>) -> Answer {
         }
         "/leases" => answer_json(StatusCode::OK, &leases(core)),
         "/reachable" => reachable(core).await,
-        "/metrics" => surface::metrics(core.context.metrics.text()),
+        "/metrics" => surface::metrics(request, &[core.context.metrics.registry()]),
         _ => plain(
             StatusCode::NOT_FOUND,
             "here are /healthz, /ready, /workers, /leases and /reachable\n",

@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicU64;
 
 use prometheus_client::{
-    encoding::{EncodeLabelSet, text::encode},
+    encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
     registry::{Registry, Unit},
 };
@@ -154,12 +154,16 @@ impl Metrics {
             .inc();
     }
 
-    /// The figures as Prometheus reads them.
-    pub fn text(&self) -> String {
-        let mut text = String::new();
-        // Writing into a text cannot fail.
-        let _ = encode(&mut text, &self.registry);
-        text
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// Everything there is, with made-up figures.
+    pub fn example() -> String {
+        let it = Self::new();
+        it.called("acquire", "granted", 1);
+        it.restarted("worker-0", "crashed");
+        crate::process::text(&[&it.registry])
     }
 }
 

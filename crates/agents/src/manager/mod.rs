@@ -40,6 +40,12 @@ use slot::Stop;
 pub use reload::{Load, Loaded};
 pub use settings::{Change, OutageWord, SECTION, Settings, Words, WorkerSettings};
 
+/// Every metric with made-up figures: for the reference page, and for checks of what is written.
+#[doc(hidden)]
+pub fn metrics_example() -> String {
+    Metrics::example()
+}
+
 /// How many slots may report that they gave up before the first is listened to: as many as there are.
 const GAVE_UP: usize = 64;
 /// How long what follows the workers' end may take: releasing and deregistering.

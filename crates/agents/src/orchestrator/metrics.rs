@@ -68,6 +68,17 @@ impl Metrics {
         );
     }
 
+    /// Everything there is, with made-up figures: for the reference page.
+    #[doc(hidden)]
+    pub fn example() -> String {
+        let (it, mut registry) = (Self::default(), Registry::default());
+        it.register(&mut registry);
+        it.started(Start::Started);
+        it.expired(lease::session::State::Running);
+        it.counted(lease::session::State::Running, 1);
+        crate::process::text(&[&registry])
+    }
+
     pub(super) fn started(&self, start: Start) {
         let outcome = match start {
             Start::Started => "started",

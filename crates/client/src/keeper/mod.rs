@@ -325,7 +325,13 @@ impl Core {
 
     /// A definite loss, from wherever it was learned.
     fn lose(&self, holding: &Arc<Holding>, lost: Lost) {
-        tracing::info!(holder = %self.holder, lease = ?holding.reference(), reason = %lost, "lease lost");
+        let lease = holding.reference();
+        if matches!(lost, Lost::Released) {
+            // Its own doing: nothing was lost.
+            tracing::debug!(holder = %self.holder, key = %lease.key, token = %lease.token, "lease released");
+        } else {
+            tracing::info!(holder = %self.holder, key = %lease.key, token = %lease.token, reason = %lost, "lease lost");
+        }
         holding.end(lost);
         self.registry().forget(holding);
         self.changed();

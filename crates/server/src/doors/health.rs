@@ -4,8 +4,8 @@ use axum::{
     extract::State,
     response::{IntoResponse, Response},
 };
-use http::header;
-use leasehold_api::paths;
+use http::{HeaderMap, header};
+use leasehold_api::{exposition, paths};
 use serde::Serialize;
 use tokio::time::timeout;
 use utoipa::ToSchema;
@@ -24,17 +24,26 @@ pub(super) fn router() -> OpenApiRouter<App> {
 #[derive(Serialize, ToSchema)]
 struct Health {
     status: &'static str,
+    /// The version that runs.
+    version: &'static str,
     /// The store behind it.
     #[serde(skip_serializing_if = "Option::is_none")]
     store: Option<String>,
+    /// Whether the broker is reached, where one is configured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    broker_connected: Option<bool>,
 }
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The process is alive.
 #[utoipa::path(get, path = paths::HEALTHZ, tag = "operations", responses((status = 200, body = Health)))]
 async fn healthz() -> Json<Health> {
     Json(Health {
         status: "ok",
+        version: VERSION,
         store: None,
+        broker_connected: None,
     })
 }
 
@@ -59,20 +68,19 @@ async fn readyz(State(app): State<App>) -> Result<Json<Health>, Reject> {
     }
     Ok(Json(Health {
         status: "ready",
+        version: VERSION,
         store: Some(capabilities.store),
+        broker_connected: app.parts().outbox.is_connected(),
     }))
 }
 
-/// Metrics in the text format of Prometheus.
+/// Metrics, in the text format of Prometheus or, if `Accept` asks for it, as OpenMetrics.
 #[utoipa::path(get, path = paths::METRICS, tag = "operations",
-    responses((status = 200, body = String, content_type = "application/openmetrics-text")))]
-async fn metrics(State(app): State<App>) -> Response {
-    (
-        [(
-            header::CONTENT_TYPE,
-            "application/openmetrics-text; version=1.0.0; charset=utf-8",
-        )],
-        app.metrics().text(),
-    )
-        .into_response()
+    responses((status = 200, body = String, content_type = "text/plain")))]
+async fn metrics(State(app): State<App>, headers: HeaderMap) -> Response {
+    let accept = headers
+        .get(header::ACCEPT)
+        .and_then(|accept| accept.to_str().ok());
+    let (media, text) = exposition::answer(accept, app.metrics().text());
+    ([(header::CONTENT_TYPE, media)], text).into_response()
 }

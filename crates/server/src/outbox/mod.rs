@@ -15,11 +15,17 @@ use lapin::{
 use lease::{Authority, Clock};
 use leasehold_client::Leadership;
 use leasehold_clock::Backoff;
+use prometheus_client::{
+    metrics::{counter::Counter, gauge::Gauge},
+    registry::Registry,
+};
 use secrecy::{ExposeSecret, SecretString};
 use tokio::sync::mpsc;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub(crate) use heartbeats::Heartbeat;
+
+use crate::metrics::Metrics;
 
 /// The durable topic exchange that everything goes to.
 pub const EXCHANGE: &str = "leasehold.events";
@@ -31,13 +37,49 @@ const PAUSE_MS: (u64, u64) = (100, 5_000);
 /// Heartbeats that wait for the broker. They are news, not history: what does not fit is dropped.
 const HEARTBEATS: usize = 1024;
 
-/// Where doors leave what is published beside the history.
+/// What the publisher counts.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Figures {
+    connected: Gauge,
+    lag: Gauge,
+    published: Counter,
+}
+
+impl Figures {
+    pub fn register(&self, registry: &mut Registry) {
+        registry.register(
+            "leasehold_outbox_connected",
+            "1 while this server reaches the broker; servers without a broker do not have it",
+            self.connected.clone(),
+        );
+        registry.register(
+            "leasehold_outbox_lag_events",
+            "Events that the broker has not confirmed yet, seen by the server that publishes",
+            self.lag.clone(),
+        );
+        registry.register(
+            "leasehold_outbox_published",
+            "Events that the broker confirmed",
+            self.published.clone(),
+        );
+    }
+}
+
+/// Where routes leave what is published beside the history.
 #[derive(Clone, Default)]
 pub(crate) struct Outbox {
     heartbeats: Option<mpsc::Sender<Heartbeat>>,
+    figures: Figures,
 }
 
 impl Outbox {
+    /// Whether the broker is reached; `None` without one.
+    pub fn is_connected(&self) -> Option<bool> {
+        self.heartbeats
+            .as_ref()
+            .map(|_| self.figures.connected.get() == 1)
+    }
+
     /// Tells of a runner's heartbeat, if anybody is to be told and the broker keeps up.
     pub fn heartbeat(&self, heartbeat: impl FnOnce() -> Heartbeat) {
         if let Some(sender) = &self.heartbeats
@@ -52,10 +94,14 @@ impl Outbox {
 pub(crate) struct Pending {
     url: Arc<SecretString>,
     heartbeats: mpsc::Receiver<Heartbeat>,
+    figures: Figures,
 }
 
 /// The outbox for a broker, and its tasks, which do not run yet.
-pub(crate) fn prepare(url: SecretString) -> Result<(Outbox, Pending), lease::Invalid> {
+pub(crate) fn prepare(
+    url: SecretString,
+    metrics: &Metrics,
+) -> Result<(Outbox, Pending), lease::Invalid> {
     let scheme = url
         .expose_secret()
         .split_once("://")
@@ -68,12 +114,16 @@ pub(crate) fn prepare(url: SecretString) -> Result<(Outbox, Pending), lease::Inv
         ));
     }
     let (sender, receiver) = mpsc::channel(HEARTBEATS);
+    let figures = Figures::default();
+    metrics.register(|registry| figures.register(registry));
     let outbox = Outbox {
         heartbeats: Some(sender),
+        figures: figures.clone(),
     };
     let pending = Pending {
         url: Arc::new(url),
         heartbeats: receiver,
+        figures,
     };
     Ok((outbox, pending))
 }
@@ -95,9 +145,9 @@ impl Pending {
         )?;
         let heartbeats = heartbeats::run(self.heartbeats, self.url.clone(), clock.clone());
         tasks.spawn(closing.clone().run_until_cancelled_owned(heartbeats));
-        let (url, closing) = (self.url, closing.clone());
+        let (url, closing, figures) = (self.url, closing.clone(), self.figures);
         tasks.spawn(async move {
-            let publishing = publisher::run(authority, clock, &leadership, &url);
+            let publishing = publisher::run(authority, clock, &leadership, &url, &figures);
             closing.run_until_cancelled(publishing).await;
             // The next replica goes on immediately, not when the lease has lapsed.
             if let Err(error) = leadership.resign().await {
@@ -143,12 +193,19 @@ async fn connect(url: &SecretString) -> Result<Link, lapin::Error> {
 /// The same, until it works.
 async fn reach(url: &SecretString, clock: &dyn Clock) -> Link {
     let mut backoff = Backoff::new(PAUSE_MS.0, PAUSE_MS.1);
+    let mut away = false;
     loop {
-        match tokio::time::timeout(BROKER_TIMEOUT, connect(url)).await {
-            Ok(Ok(link)) => return link,
-            // The address may hold a password, so only the kind of failure is logged.
-            Ok(Err(error)) => tracing::warn!(%error, "the broker cannot be reached"),
-            Err(_) => tracing::warn!("the broker does not answer"),
+        // The address may hold a password, so only the kind of failure is logged, and once.
+        let reason = match tokio::time::timeout(BROKER_TIMEOUT, connect(url)).await {
+            Ok(Ok(link)) => {
+                tracing::info!("broker connected");
+                return link;
+            }
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "it does not answer".to_owned(),
+        };
+        if !std::mem::replace(&mut away, true) {
+            tracing::warn!(reason, "broker out of reach");
         }
         backoff.pause(clock).await;
     }

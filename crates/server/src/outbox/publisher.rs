@@ -13,7 +13,7 @@ use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
-use super::{BROKER_TIMEOUT, EXCHANGE, Link, PAUSE_MS, reach, routing};
+use super::{BROKER_TIMEOUT, EXCHANGE, Figures, Link, PAUSE_MS, reach, routing};
 
 /// How long the leadership stays with a replica that is silent.
 const LEADER_TTL_SECS: u64 = 10;
@@ -64,11 +64,14 @@ pub(super) async fn run(
     clock: Arc<dyn Clock>,
     leadership: &Leadership,
     url: &SecretString,
+    figures: &Figures,
 ) {
     let mut backoff = Backoff::new(PAUSE_MS.0, PAUSE_MS.1);
     loop {
         // The broker first: who cannot reach it leaves the leadership to others.
+        figures.connected.set(0);
         let link = reach(url, &*clock).await;
+        figures.connected.set(1);
         let term = match leadership.elected().await {
             Ok(term) => term,
             Err(error) => {
@@ -79,9 +82,11 @@ pub(super) async fn run(
         };
         let stop = tokio::select! {
             _ = term.lost() => Stop::NotMine,
-            Err(stop) = round(&authority, &clock, &link) => stop,
+            Err(stop) = round(&authority, &clock, &link, figures) => stop,
         };
         drop(term);
+        // Another replica publishes now, or nobody.
+        figures.lag.set(0);
         match stop {
             Stop::NotMine => backoff.reset(),
             stop => tracing::warn!(%stop, "publishing begins again"),
@@ -94,6 +99,7 @@ async fn round(
     authority: &Arc<dyn Authority>,
     clock: &Arc<dyn Clock>,
     link: &Link,
+    figures: &Figures,
 ) -> Result<std::convert::Infallible, Stop> {
     let mut follower = Follower::new(authority.clone(), clock.clone(), Watching::default());
     let authority = &**authority;
@@ -107,6 +113,8 @@ async fn round(
             ..EventQuery::default()
         };
         let page = authority.events(query).await?;
+        let behind = page.newest.get().saturating_sub(cursor.after.get());
+        figures.lag.set(i64::try_from(behind).unwrap_or(i64::MAX));
         if cursor.after.next() < page.oldest && page.oldest <= page.newest {
             tracing::error!(
                 from = %cursor.after, to = %page.oldest,
@@ -128,6 +136,7 @@ async fn round(
             continue;
         }
         publish(link, &identity, &events).await?;
+        figures.published.inc_by(events.len() as u64);
         stored = Some(save(authority, cursor, stored).await?);
     }
 }

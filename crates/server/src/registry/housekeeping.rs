@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use lease::{
     Committed, Transaction, UnixMillis,
-    registry::{RUNNER, Reason, Runner},
+    registry::{RUNNER, Reason, Runner, RunnerStatus},
 };
 
 use super::{
@@ -81,9 +81,6 @@ impl Housekeeping {
         options: RunnerOptions,
         now: UnixMillis,
     ) -> Result<(), Reject> {
-        if options.forget_after.millis() == 0 {
-            return Ok(());
-        }
         let authority = app.authority();
         let all: Vec<Found<Runner>> = store::all(authority, RUNNER, String::new()).await?;
         let present: BTreeSet<(String, String)> = runners::live(authority, RUNNER, None, None)
@@ -94,6 +91,23 @@ impl Housekeeping {
                 (lease.key.id().to_owned(), incarnation)
             })
             .collect();
+        let mut counts: BTreeMap<&'static str, i64> = BTreeMap::new();
+        for found in &all {
+            let (name, start) = (&found.value.runner_id, &found.value.incarnation);
+            let is_present = present.contains(&(name.clone(), start.as_str().to_owned()));
+            let status = match found.value.status {
+                _ if !is_present => "absent",
+                RunnerStatus::Active => "active",
+                RunnerStatus::Draining => "draining",
+                RunnerStatus::Cordoned => "cordoned",
+                RunnerStatus::Inactive => "absent",
+            };
+            *counts.entry(status).or_default() += 1;
+        }
+        app.metrics().runners(&counts);
+        if options.forget_after.millis() == 0 {
+            return Ok(());
+        }
         let mut absent = HashMap::new();
         for found in &all {
             let id = found.value.runner_id.clone();

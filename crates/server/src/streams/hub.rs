@@ -15,7 +15,7 @@ use leasehold_client::{Change, Follower};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::metrics::Metrics;
+use crate::{metrics::Metrics, observe::Observer};
 
 /// How many messages may wait for one holder's stream. A holder that lost more at once is told to
 /// look for itself.
@@ -105,6 +105,7 @@ impl Hub {
     ) {
         let mut follower = Follower::new(authority.clone(), clock, Watching::everything())
             .with_pauses(RETRY_MS.0, RETRY_MS.1);
+        let mut observer = Observer::new(metrics.clone());
         loop {
             let change = tokio::select! {
                 () = closing.cancelled() => return,
@@ -112,21 +113,24 @@ impl Hub {
             };
             match change {
                 Ok(Change::Event(event)) => {
-                    metrics.event(event.kind);
+                    observer.event(&event);
                     self.notify(&event);
                 }
                 Ok(Change::Resync(snapshot)) => {
                     // Whoever is connected already may have lost something that nobody saw.
                     self.notify_all(&Down::Missed);
+                    observer.resynced();
                     match snapshot {
-                        Some(snapshot) => metrics.set_live_leases(snapshot.leases.len()),
+                        Some(snapshot) => {
+                            metrics.set_live_leases(snapshot.leases.iter().map(|it| &it.key));
+                        }
                         None => count(&*authority, &metrics).await,
                     }
                     begun.cancel();
                 }
                 Ok(Change::Progress(_)) => {}
                 Ok(Change::Interrupted(error)) => {
-                    tracing::warn!(%error, "the server's watch was interrupted");
+                    observer.interrupted(&error);
                     begun.cancel();
                 }
                 Err(error) => {
@@ -205,7 +209,7 @@ async fn count(authority: &dyn Authority, metrics: &Metrics) {
         ..LeaseQuery::default()
     };
     match authority.leases(query).await {
-        Ok(page) => metrics.set_live_leases(page.items.len()),
+        Ok(page) => metrics.set_live_leases(page.items.iter().map(|lease| &lease.key)),
         Err(error) => tracing::warn!(%error, "live leases could not be counted"),
     }
 }

@@ -195,7 +195,9 @@ impl Writer {
     /// Makes durable what must be.
     fn write(&mut self, now: UnixMillis) -> Result<(), Failure> {
         if self.journal.concerns(&self.effects) {
+            let began = tokio::time::Instant::now();
             self.journal.write(&self.engine, &self.effects, now)?;
+            crate::timing::committed(began.elapsed());
             if let Some(folder) = &mut self.folder {
                 let tokens = self.effects.events.iter();
                 let token = tokens

@@ -73,7 +73,7 @@ impl Postgres {
         let (mut client, _hears) = connect::direct(&options, &tls).await?;
         let dangers = check::check(&client, &options, &tls).await?;
         let steps = migrate::migrate(&mut client, &options).await?;
-        tracing::info!(home = ?options, steps, "PostgreSQL is ready");
+        tracing::info!(store = options.describe(), steps, "PostgreSQL is ready");
         for danger in &dangers {
             tracing::warn!(
                 "{} (accepted by the configuration)",

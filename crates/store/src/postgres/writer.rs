@@ -297,7 +297,11 @@ impl Actor {
             &usual.acquires,
             &usual.releases,
         ];
+        let began = tokio::time::Instant::now();
         let answer = self.database.change(APPLY, &parameters).await;
+        if answer.is_ok() {
+            crate::timing::committed(began.elapsed());
+        }
         if answer.is_err() && waiting {
             self.waits.keep_doubt();
         }

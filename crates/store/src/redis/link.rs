@@ -243,14 +243,19 @@ impl Link {
         call: &Call,
         repeat: Repeat,
     ) -> Result<Value, Failure> {
+        let began = tokio::time::Instant::now();
         let by_sha = call.command("EVALSHA", &script.sha);
-        match self.send(&by_sha, repeat).await {
+        let answer = match self.send(&by_sha, repeat).await {
             Err(failure) if failure.no_script => {
                 let whole = call.command("EVAL", &script.text);
                 self.send(&whole, repeat).await
             }
             answer => answer,
+        };
+        if answer.is_ok() {
+            crate::timing::committed(began.elapsed());
         }
+        answer
     }
 }
 

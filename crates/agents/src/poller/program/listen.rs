@@ -32,7 +32,7 @@ async fn answer(program: &Program, request: &Request<Bytes>) -> Answer {
         );
     }
     match request.uri().path().trim_end_matches('/') {
-        "" | "/metrics" => surface::metrics(program.metrics.text()),
+        "" | "/metrics" => surface::metrics(request, &[program.metrics.registry()]),
         paths::NODES => nodes(program).await,
         _ => plain(
             StatusCode::NOT_FOUND,

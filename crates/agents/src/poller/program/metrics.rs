@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use prometheus_client::{
-    encoding::{EncodeLabelSet, text::encode},
+    encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
     registry::{Registry, Unit},
 };
@@ -143,11 +143,15 @@ impl Metrics {
         self.last_success.remove(&of_target);
     }
 
-    /// The figures as Prometheus reads them.
-    pub fn text(&self) -> String {
-        let mut text = String::new();
-        // Writing into a text cannot fail.
-        let _ = encode(&mut text, &self.registry);
-        text
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// Everything there is, with made-up figures.
+    pub fn example() -> String {
+        let it = Self::new();
+        it.polled("target", OUTCOMES[0], Duration::ZERO, 0, 0);
+        it.delivered("stdout", "delivered");
+        crate::process::text(&[&it.registry])
     }
 }

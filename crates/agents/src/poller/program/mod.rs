@@ -40,6 +40,12 @@ impl From<lease::Invalid> for Error {
     }
 }
 
+/// Every metric with made-up figures: for the reference page, and for checks of what is written.
+#[doc(hidden)]
+pub fn metrics_example() -> String {
+    Metrics::example()
+}
+
 /// What the tasks of all targets share.
 struct Program {
     settings: Settings,

@@ -60,6 +60,13 @@ impl Counted {
         }
     }
 
+    /// Every counter once: see [`crate::metrics::Metrics::example`].
+    pub fn example(metrics: &crate::metrics::Metrics) {
+        let it = Self::default();
+        metrics.register(|registry| it.register(registry));
+        it.intent("stream.start", "replay", false);
+    }
+
     pub fn heartbeat(&self) {
         self.heartbeats.inc();
     }

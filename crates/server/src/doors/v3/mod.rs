@@ -99,6 +99,10 @@ pub fn router(options: SessionOptions, metrics: &Metrics) -> Result<OpenApiRoute
         .layer(Extension(Arc::new(shared))))
 }
 
+pub(crate) fn example(metrics: &Metrics) {
+    metrics::Counted::example(metrics);
+}
+
 /// The key of a session by the id in a path. An id that no session can have is unknown like any other.
 fn session_key(id: &str) -> Result<Key, Reject> {
     let id = Uuid::parse_str(id).map_err(|_| no_session())?;
