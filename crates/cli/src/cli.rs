@@ -1,6 +1,6 @@
 //! The command line as a whole: the verbs, what all of them share, and how they end.
 
-use std::{ffi::OsString, path::PathBuf, process::ExitCode};
+use std::{ffi::OsString, io::Write as _, path::PathBuf, process::ExitCode};
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
@@ -175,12 +175,14 @@ pub fn main() -> ExitCode {
 }
 
 fn report(failure: &Failure, json: bool) -> ExitCode {
-    if failure.is_silent() {
+    // The exit code counts, also when the terminal is gone.
+    let _ = if failure.is_silent() {
+        Ok(())
     } else if json {
-        eprintln!("{}", failure.to_json());
+        writeln!(std::io::stderr(), "{}", failure.to_json())
     } else {
-        anstream::eprintln!("{failure}");
-    }
+        writeln!(anstream::stderr(), "{failure}")
+    };
     failure.exit.into()
 }
 

@@ -22,6 +22,8 @@ pub fn start(log: &crate::config::Log, is_server: bool) -> Result<(), Failure> {
     })?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
+        // A terminal that is gone must not end what goes on without it.
+        .log_internal_errors(false)
         // In a file or a manager's log, colours are only noise.
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr);

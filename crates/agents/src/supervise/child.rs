@@ -5,8 +5,8 @@ use std::{io, time::Duration};
 use lease::BootMillis;
 use nix::{
     errno::Errno,
-    sys::signal::{SigSet, Signal, kill, killpg},
-    unistd::{Pid, getpgrp, tcsetpgrp},
+    sys::signal::{Signal, kill, killpg},
+    unistd::Pid,
 };
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
@@ -59,6 +59,17 @@ struct Known {
     pid: Option<u32>,
     failed: Option<String>,
     exit: Option<Exit>,
+    /// How often it was reported to have stopped, and by which signal last.
+    stops: (u64, i32),
+}
+
+/// What happened to the program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Progress {
+    /// A signal stopped it (Ctrl-Z); [`Child::signal`] with SIGCONT continues it.
+    Stopped(i32),
+    /// It and everything it started ended.
+    Ended(Exit),
 }
 
 /// A program that runs under its guardian. Dropping it closes the guardian's pipe, and the guardian
@@ -70,7 +81,7 @@ pub struct Child {
     known: watch::Receiver<Known>,
     lines: mpsc::Receiver<Line>,
     stdout: Option<ChildStdout>,
-    had_terminal: bool,
+    stops_seen: u64,
 }
 
 impl Child {
@@ -79,7 +90,6 @@ impl Child {
         orders: pipe::Sender,
         reports: pipe::Receiver,
         output: Output,
-        had_terminal: bool,
     ) -> Self {
         let (known, seen) = watch::channel(Known::default());
         let (lines, received) = mpsc::channel(LINES_WAITING);
@@ -100,7 +110,7 @@ impl Child {
             known: seen,
             lines: received,
             stdout,
-            had_terminal,
+            stops_seen: 0,
         }
     }
 
@@ -134,10 +144,23 @@ impl Child {
             Ok(known) => known.exit,
             Err(_) => None,
         };
-        if self.had_terminal {
-            take_terminal();
-        }
         exit.unwrap_or(LOST)
+    }
+
+    /// Waits for its end, or for a signal that stops it.
+    pub async fn progress(&mut self) -> Progress {
+        let seen = self.stops_seen;
+        let happened = |known: &Known| known.exit.is_some() || known.stops.0 > seen;
+        let Ok(known) = self.known.wait_for(happened).await else {
+            return Progress::Ended(LOST);
+        };
+        if let Some(exit) = known.exit {
+            return Progress::Ended(exit);
+        }
+        let (stops, signal) = known.stops;
+        drop(known);
+        self.stops_seen = stops;
+        Progress::Stopped(signal)
     }
 
     /// The next line that it printed; `None` when both its streams have ended or are inherited.
@@ -227,6 +250,7 @@ async fn follow(
         known.send_modify(|known| match Report::parse(&line) {
             Some(Report::Started(pid)) => known.pid = Some(pid),
             Some(Report::Failed(why)) => known.failed = Some(why),
+            Some(Report::Stopped(signal)) => known.stops = (known.stops.0 + 1, signal),
             Some(Report::Ended(exit)) => known.exit = Some(exit),
             None => {}
         });
@@ -241,15 +265,4 @@ async fn follow(
             known.exit = Some(LOST);
         }
     });
-}
-
-/// The program had the terminal: takes it back.
-fn take_terminal() {
-    let mut mask = SigSet::empty();
-    mask.add(Signal::SIGTTOU);
-    // A process in the background is stopped for taking the terminal, unless it blocks this.
-    if mask.thread_block().is_ok() {
-        let _ = tcsetpgrp(std::io::stdin(), getpgrp());
-        let _ = mask.thread_unblock();
-    }
 }

@@ -2,7 +2,6 @@
 
 use std::{
     ffi::{OsStr, OsString},
-    io::IsTerminal,
     os::fd::{AsRawFd, OwnedFd},
     path::PathBuf,
     process::Stdio,
@@ -13,14 +12,14 @@ use std::{
 use lease::BootMillis;
 use nix::{
     fcntl::{FcntlArg, FdFlag, OFlag, fcntl},
-    unistd::{getpgrp, pipe2, tcgetpgrp},
+    unistd::pipe2,
 };
 use tokio::net::unix::pipe;
 
 use super::{
     Child, Error,
     guardian::{Deadline, ORPHAN_GRACE_MS, Settings},
-    lifeline,
+    job, lifeline,
 };
 
 /// Descriptors that are to be inherited are open to every program that is started meanwhile, so
@@ -149,7 +148,7 @@ impl Command {
     ///
     /// A program that cannot be found or run ends with code 127 or 126, as under a shell.
     pub fn spawn(self, launcher: &Launcher) -> Result<Child, Error> {
-        let foreground = self.input == Input::Inherited && has_terminal();
+        let foreground = self.input == Input::Inherited && job::has_terminal();
         let (orders_read, orders_write) =
             pipe2(OFlag::O_CLOEXEC).map_err(Error::os("make a pipe"))?;
         let (reports_read, reports_write) =
@@ -195,13 +194,7 @@ impl Command {
         let orders = pipe::Sender::from_owned_fd(orders_write).map_err(Error::io("use a pipe"))?;
         let reports =
             pipe::Receiver::from_owned_fd(reports_read).map_err(Error::io("use a pipe"))?;
-        Ok(Child::new(
-            guardian,
-            orders,
-            reports,
-            self.output,
-            foreground,
-        ))
+        Ok(Child::new(guardian, orders, reports, self.output))
     }
 }
 
@@ -209,10 +202,4 @@ fn inherit(descriptor: &OwnedFd) -> Result<(), Error> {
     fcntl(descriptor, FcntlArg::F_SETFD(FdFlag::empty()))
         .map(drop)
         .map_err(Error::os("prepare a pipe"))
-}
-
-/// Whether this process is the one that the terminal listens to.
-fn has_terminal() -> bool {
-    let stdin = std::io::stdin();
-    stdin.is_terminal() && tcgetpgrp(&stdin).is_ok_and(|group| group == getpgrp())
 }

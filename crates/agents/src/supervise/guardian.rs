@@ -21,7 +21,7 @@ use nix::{
         time::TimeSpec,
         timer::{Expiration, TimerSetTimeFlags},
         timerfd::{ClockId, TimerFd, TimerFlags},
-        wait::{WaitStatus, waitpid},
+        wait::{WaitPidFlag, WaitStatus, waitpid},
     },
     time::clock_gettime,
     unistd::Pid,
@@ -114,6 +114,7 @@ impl Settings {
 enum Input {
     Order(Order),
     SupervisorGone,
+    Stopped(i32),
     Ended(End),
     NothingLeft,
     Tick,
@@ -167,6 +168,9 @@ struct Guardian {
     phase: Phase,
     cause: Cause,
     end: Option<End>,
+    /// It was reported that the program stopped. Not reported again before an order continued it: the pipe
+    /// must never be full, since a guardian that waits would miss the deadline.
+    is_stop_reported: bool,
 }
 
 impl Guardian {
@@ -212,6 +216,7 @@ impl Guardian {
             phase: Phase::Running,
             cause: Cause::Own,
             end: None,
+            is_stop_reported: false,
         };
         let (inputs, received) = sync_channel(INPUTS);
         let (timed, program) = (inputs.clone(), guardian.program);
@@ -223,6 +228,11 @@ impl Guardian {
         thread::Builder::new().spawn(move || reap(program, &inputs))?;
         guardian.arm();
         while let Ok(input) = received.recv() {
+            if let Input::Stopped(signal) = input
+                && !std::mem::replace(&mut guardian.is_stop_reported, true)
+            {
+                let _ = reports.write_all(Report::Stopped(signal).to_line().as_bytes());
+            }
             if let Some(exit) = guardian.step(input) {
                 return Ok(exit);
             }
@@ -247,6 +257,14 @@ impl Guardian {
             Input::Order(Order::Signal(number)) => {
                 if let Ok(signal) = Signal::try_from(number) {
                     let _ = killpg(self.program, signal);
+                    let ends = matches!(signal, Signal::SIGHUP | Signal::SIGTERM);
+                    if ends {
+                        // One that is stopped would not hear it.
+                        let _ = killpg(self.program, Signal::SIGCONT);
+                    }
+                    if ends || signal == Signal::SIGCONT {
+                        self.is_stop_reported = false;
+                    }
                 }
             }
             Input::Order(Order::Stop { grace_ms }) => self.stop(Cause::Stopped, grace_ms),
@@ -261,7 +279,7 @@ impl Guardian {
                     cause: self.cause,
                 });
             }
-            Input::Tick => {}
+            Input::Stopped(_) | Input::Tick => {}
         }
         let now = now_ms();
         if self.phase == Phase::Running && now >= self.deadline.ask_at_ms {
@@ -367,7 +385,8 @@ fn tick(timer: &TimerFd, inputs: &SyncSender<Input>) {
 /// nothing of the tree is.
 fn reap(program: Pid, inputs: &SyncSender<Input>) {
     loop {
-        let input = match waitpid(None, None) {
+        let input = match waitpid(None, Some(WaitPidFlag::WUNTRACED)) {
+            Ok(WaitStatus::Stopped(pid, signal)) if pid == program => Input::Stopped(signal as i32),
             Ok(WaitStatus::Exited(pid, code)) if pid == program => Input::Ended(End::Code(code)),
             Ok(WaitStatus::Signaled(pid, signal, _)) if pid == program => {
                 Input::Ended(End::Signal(signal as i32))

@@ -3,18 +3,15 @@
 
 use std::{
     ffi::OsString,
-    io::{ErrorKind, IsTerminal},
+    io::ErrorKind,
     os::unix::process::{CommandExt, parent_id},
     path::Path,
     process::{Command, ExitCode},
 };
 
-use nix::{
-    sys::signal::{SigSet, Signal},
-    unistd::{getpid, tcsetpgrp},
-};
+use nix::sys::signal::{SigSet, Signal};
 
-use super::cgroup;
+use super::{cgroup, job};
 
 /// As a shell: the program was not found.
 const NOT_FOUND: u8 = 127;
@@ -82,13 +79,8 @@ fn prepare(guardian: &OsString, foreground: bool, cgroup: &OsString) -> std::io:
         // Without it, the walk over the tree still finds everything.
         let _ = cgroup::join(Path::new(cgroup));
     }
-    let stdin = std::io::stdin();
-    if foreground && stdin.is_terminal() {
-        // A process in the background is stopped for taking the terminal, unless it blocks this.
-        let mut mask = SigSet::empty();
-        mask.add(Signal::SIGTTOU);
-        mask.thread_block()?;
-        let _ = tcsetpgrp(&stdin, getpid());
+    if foreground {
+        job::take_terminal();
     }
     // The guardian blocks every signal, and that is inherited.
     SigSet::all().thread_unblock()?;

@@ -27,6 +27,7 @@ mod child;
 mod command;
 mod exit;
 mod guardian;
+mod job;
 mod launch;
 mod lifeline;
 mod output;
@@ -35,9 +36,10 @@ mod tree;
 
 use std::{ffi::OsString, process::ExitCode};
 
-pub use child::{Child, Error, Lines};
+pub use child::{Child, Error, Lines, Progress};
 pub use command::{Command, Input, Launcher, Output};
 pub use exit::{Cause, End, Exit};
+pub use job::Job;
 pub use lifeline::Guardians;
 pub use output::{Line, Stream};
 pub use tree::{become_subreaper, kill_descendants};

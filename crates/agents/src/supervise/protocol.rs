@@ -58,6 +58,8 @@ pub(super) enum Report {
     Started(u32),
     /// It could not even be launched, and why.
     Failed(String),
+    /// This signal stopped it. Reported once until it is continued by an order.
+    Stopped(i32),
     /// It ended, and nothing of its tree is left.
     Ended(Exit),
 }
@@ -67,6 +69,7 @@ impl Report {
         match self {
             Self::Started(pid) => format!("started {pid}\n"),
             Self::Failed(why) => format!("failed {}\n", why.replace('\n', " ")),
+            Self::Stopped(signal) => format!("stopped {signal}\n"),
             Self::Ended(Exit { end, cause }) => {
                 let (how, number) = match end {
                     End::Code(code) => ("code", code),
@@ -84,6 +87,7 @@ impl Report {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words.as_slice() {
             ["started", pid] => Some(Self::Started(pid.parse().ok()?)),
+            ["stopped", signal] => Some(Self::Stopped(signal.parse().ok()?)),
             ["ended", how, number, cause] => {
                 let number = number.parse().ok()?;
                 let end = match *how {
@@ -120,6 +124,7 @@ mod tests {
         let reports = [
             Report::Started(42),
             Report::Failed("no such file".into()),
+            Report::Stopped(20),
             exit(End::Code(3), Cause::Own),
             exit(End::Signal(9), Cause::Deadline),
         ];

@@ -4,10 +4,13 @@ mod course;
 mod plan;
 mod signals;
 
-use std::{collections::BTreeMap, ffi::OsString, net::SocketAddr, process::ExitCode, sync::Arc};
+use std::{
+    collections::BTreeMap, ffi::OsString, io::Write as _, net::SocketAddr, process::ExitCode,
+    sync::Arc,
+};
 
 use lease::{Acquire, Authority, Clock, Key, Labels, OnOutage, Ttl};
-use leasehold_agents::supervise::{self, Command, Input, Launcher, Output};
+use leasehold_agents::supervise::{self, Command, Input, Job, Launcher, Output};
 use leasehold_client::{Guard, Keeper, PeerList, answer_peers, keeper};
 use leasehold_clock::System;
 use tokio::net::TcpListener;
@@ -47,6 +50,10 @@ Examples:
 
 Signals sent to leasehold (INT, TERM, HUP, QUIT, USR1, USR2) are passed on to the program. What the
 program leaves running in the background is ended with it.
+
+On a terminal, Ctrl-Z stops the program and brings the shell back; fg and bg continue it. Nothing renews the
+lease meanwhile: a program that is stopped until its deadline is ended then, and fg exits with 79. When the
+terminal hangs up, the program is ended and the lease released, unless leasehold was started with nohup.
 
 {}", Exit::HELP), after_help = "\
 Example:
@@ -119,19 +126,15 @@ pub async fn run(arguments: Arguments, mut config: Config) -> Outcome {
     let keeper = keeper(&arguments, &config, authority)?;
     let guard = tokio::select! {
         acquired = acquire(&arguments, &config, &keeper) => acquired?,
-        signal = signals.next() => {
+        signal = signals.next_to_pass_on() => {
             stop(keeper).await;
             return Ok(ExitCode::from(supervise::End::Signal(signal).shell_code()));
         }
     };
     let plan = Plan::of(&config, arguments.on_outage)?;
-    let outcome = course::run(
-        command(&arguments, &guard, plan),
-        &guard,
-        plan,
-        &mut signals,
-    )
-    .await;
+    let job = Job::new();
+    let child = command(&arguments, &guard, plan);
+    let outcome = course::run(child, job, &guard, plan, &mut signals).await;
     // Nothing of the program is left: whoever waits may have the key now. A lease that was lost needs
     // no such care, and its server may be out of reach.
     let is_lost = outcome
@@ -140,7 +143,9 @@ pub async fn run(arguments: Arguments, mut config: Config) -> Outcome {
     if is_lost {
         drop(guard);
     } else if let Err(error) = guard.release().await {
-        eprintln!("leasehold: the lease could not be released and ends with its ttl: {error}");
+        // The terminal may be gone.
+        let message = "leasehold: the lease could not be released and ends with its ttl";
+        let _ = writeln!(std::io::stderr(), "{message}: {error}");
     }
     stop(keeper).await;
     outcome

@@ -1,4 +1,4 @@
-//! Signals that are passed on to the program.
+//! Signals: those that are passed on to the program, and the one that continues this process.
 
 use nix::sys::signal::Signal;
 use tokio::{
@@ -23,13 +23,19 @@ const WAITING: usize = 16;
 /// The signals that arrived.
 pub struct Signals {
     received: mpsc::Receiver<i32>,
+    /// Whether a hang-up is ignored, as under `nohup`.
+    pub ignores_hang_up: bool,
 }
 
 impl Signals {
-    /// From here on they no longer end this process.
+    /// From here on they no longer end this process. A hang-up that whoever started it ignores stays ignored.
     pub fn listen() -> Result<Self, Failure> {
         let (sender, received) = mpsc::channel(WAITING);
-        for kind in PASSED_ON {
+        let ignores_hang_up = is_ignored(Signal::SIGHUP);
+        for kind in PASSED_ON.into_iter().chain([Signal::SIGCONT]) {
+            if kind == Signal::SIGHUP && ignores_hang_up {
+                continue;
+            }
             let number = kind as i32;
             let mut stream = signal(SignalKind::from_raw(number)).map_err(|error| {
                 Failure::new(Exit::Failed, format!("cannot listen for {kind}: {error}"))
@@ -43,7 +49,10 @@ impl Signals {
                 }
             });
         }
-        Ok(Self { received })
+        Ok(Self {
+            received,
+            ignores_hang_up,
+        })
     }
 
     /// The next one.
@@ -53,4 +62,26 @@ impl Signals {
             None => std::future::pending().await,
         }
     }
+
+    /// The next one that would be passed on.
+    pub async fn next_to_pass_on(&mut self) -> i32 {
+        loop {
+            let number = self.next().await;
+            if number != Signal::SIGCONT as i32 {
+                return number;
+            }
+        }
+    }
+}
+
+/// Whether this process was started with the signal ignored.
+fn is_ignored(signal: Signal) -> bool {
+    let Ok(status) = std::fs::read_to_string("/proc/self/status") else {
+        return false;
+    };
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigIgn:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .is_some_and(|mask| mask & (1 << (signal as i32 - 1)) != 0)
 }

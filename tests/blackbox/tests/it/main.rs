@@ -18,6 +18,7 @@ mod run;
 mod run_faults;
 mod run_network;
 mod run_peers;
+mod run_terminal;
 mod schemathesis;
 mod serve;
 mod serve_crash;
