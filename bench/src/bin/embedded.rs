@@ -13,9 +13,9 @@ use comfy_table::Table;
 use futures_util::StreamExt;
 use hdrhistogram::Histogram;
 use lease::{
-    Acquire, Acquired, Authority, Clock, EventKind, Holder, Key, LeaseRef, Notice, Ttl, UnixMillis,
-    Want, Watch,
-    engine::{self, Command, Effects, Engine, Outcome},
+    Acquire, Acquired, Authority, Clock, Command, EventKind, Holder, Key, LeaseRef, Notice,
+    Outcome, Ttl, UnixMillis, Want, Watch,
+    engine::{self, Decision, Effects, Engine},
 };
 // Its allocator.
 use leasehold_bench as _;
@@ -102,7 +102,7 @@ fn engine_pairs(seconds: u64) -> Result<Figure> {
         for key in &keys {
             let request = Acquire::one(key.clone(), holder.clone(), ttl);
             let outcome = engine.apply(now, Command::Acquire(request), &mut effects)?;
-            let Outcome::Acquired(Acquired::Granted { leases, .. }) = outcome else {
+            let Decision::Now(Outcome::Acquired(Acquired::Granted { leases, .. })) = outcome else {
                 bail!("not granted: {outcome:?}");
             };
             engine.apply(

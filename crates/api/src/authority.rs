@@ -1,5 +1,9 @@
 //! The kernel's own interface over HTTP: `POST /api/v1/authority/{method}` with the kernel's values
 //! as JSON. This is what makes a server an `Authority` for somebody else's process.
+//!
+//! A method is the name of a verb of the kernel ([`lease::Command`] or [`lease::Query`], which list them
+//! with their values), [`CAPABILITIES`] or [`WATCH`]; its body is that verb's value, `null` where it has
+//! none, and its answer the value of the [`lease::Outcome`] or [`lease::View`].
 
 use std::{
     collections::HashSet,
@@ -9,48 +13,12 @@ use std::{
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// The body of a call that takes no argument is `null`; a call that takes one is that value.
-///
-/// | method | body | answer |
-/// |---|---|---|
-/// | `capabilities` | `null` | [`lease::Capabilities`] |
-/// | `now` | `null` | [`lease::UnixMillis`] |
-/// | `acquire` | [`lease::Acquire`] | [`lease::Acquired`] |
-/// | `renew` | [`lease::Renew`] | `Vec<`[`lease::Renewed`]`>` |
-/// | `release` | [`lease::LeaseRef`] | `bool` |
-/// | `revoke` | [`lease::Revoke`] | `Option<`[`lease::Lease`]`>` |
-/// | `depart` | [`lease::Departure`] | `Vec<`[`lease::Lease`]`>` |
-/// | `handoff` | [`lease::HandoffStep`] | [`lease::HandoffState`] |
-/// | `commit` | [`lease::Transaction`] | [`lease::Committed`] |
-/// | `lease` | [`lease::Key`] | `Option<`[`lease::Lease`]`>` |
-/// | `lease_by_id` | [`lease::LeaseId`] | `Option<`[`lease::Lease`]`>` |
-/// | `leases` | [`lease::LeaseQuery`] | [`lease::Page`] of leases |
-/// | `check` | `Vec<(`[`lease::Key`]`, `[`lease::Token`]`)>` | `Vec<`[`lease::Verdict`]`>` |
-/// | `record` | [`lease::Key`] | `Option<`[`lease::Record`]`>` |
-/// | `records` | [`lease::RecordQuery`] | [`lease::Page`] of records |
-/// | `events` | [`lease::EventQuery`] | [`lease::EventPage`] |
-/// | `seals` | `(`[`lease::Revision`]`, usize)` | [`lease::history::SealPage`] |
-/// | `watch` | [`lease::Watching`] | server-sent events, each the JSON of a [`Frame`] |
-pub const METHODS: [&str; 18] = [
-    "capabilities",
-    "now",
-    "acquire",
-    "renew",
-    "release",
-    "revoke",
-    "depart",
-    "handoff",
-    "commit",
-    "lease",
-    "lease_by_id",
-    "leases",
-    "check",
-    "record",
-    "records",
-    "events",
-    "seals",
-    "watch",
-];
+/// What the authority can promise: body `null`, answer [`lease::Capabilities`].
+pub const CAPABILITIES: &str = "capabilities";
+
+/// Changes as they happen: body [`lease::Watching`], answer server-sent events, each the JSON of a
+/// [`Frame`].
+pub const WATCH: &str = "watch";
 
 /// What a watch over HTTP carries: the data of one server-sent event.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -1,7 +1,10 @@
 //! Reading a JSON body so that a mistake can be named.
 
-use serde::de::DeserializeOwned;
+use std::marker::PhantomData;
+
+use serde::de::{DeserializeOwned, DeserializeSeed};
 use serde_json::{Map, Value};
+use serde_path_to_error::Track;
 
 use crate::{FieldError, check::REQUIRED};
 
@@ -18,13 +21,22 @@ pub fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, FieldError> {
 
 /// Reads any JSON value. A mistake says in which field it is and what was expected there.
 pub fn parse_value<T: DeserializeOwned>(body: &[u8]) -> Result<T, FieldError> {
+    parse_as(body, PhantomData::<T>)
+}
+
+/// Reads a JSON value as `seed` says. A mistake says in which field it is and what was expected there.
+pub fn parse_as<'de, S: DeserializeSeed<'de>>(
+    body: &'de [u8],
+    seed: S,
+) -> Result<S::Value, FieldError> {
     if has_nul(body) {
         return Err(FieldError::new("body", "text without the character NUL"));
     }
     let reader = &mut serde_json::Deserializer::from_slice(body);
-    let value = serde_path_to_error::deserialize(&mut *reader).map_err(|error| {
-        let path = error.path().to_string();
-        let inner = error.into_inner();
+    let mut track = Track::new();
+    let tracked = serde_path_to_error::Deserializer::new(&mut *reader, &mut track);
+    let value = seed.deserialize(tracked).map_err(|inner| {
+        let path = track.path().to_string();
         // An enum of the wrong type counts as a mistake of syntax, yet its field is known.
         if inner.is_data() || !matches!(path.as_str(), "." | "?") {
             describe(&path, &inner.to_string())

@@ -41,7 +41,7 @@ pub use acquire::{
     AcquireRequest, Asked, DEFAULT_TTL_SECONDS, Form, KeyParts, LeaseList, MAX_TTL_SECONDS,
     MAX_WAIT_SECONDS, Pool,
 };
-pub use body::{parse, parse_document, parse_value};
+pub use body::{parse, parse_as, parse_document, parse_value};
 pub use cameras::{
     AvailableCameras, Camera, CameraList, Document, Parked, SiteSettings, SiteVersion,
 };

@@ -2,6 +2,7 @@
 //! the next one is asked when it is *unknown* what one would say, never when it said *no*.
 
 use std::{
+    marker::PhantomData,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -19,7 +20,10 @@ use hyper_util::client::legacy::connect::Connect;
 use leasehold_api::Problem;
 use leasehold_clock::Backoff;
 use secrecy::{ExposeSecret, SecretString};
-use serde::{Serialize, de::DeserializeOwned};
+use serde::{
+    Serialize,
+    de::{DeserializeOwned, DeserializeSeed},
+};
 
 use crate::{
     Error, Trust,
@@ -199,9 +203,17 @@ impl Client {
 
     /// Makes a call, again where that is safe, and reads its answer.
     pub(crate) async fn call<T: DeserializeOwned>(&self, call: Call) -> Result<T, Error> {
+        self.call_as(call, PhantomData::<T>).await
+    }
+
+    /// The same, with an answer that is read as `seed` says.
+    pub(crate) async fn call_as<T, S>(&self, call: Call, seed: S) -> Result<T, Error>
+    where
+        S: for<'de> DeserializeSeed<'de, Value = T> + Copy,
+    {
         let limit = call.limit;
         let turn = self.turn();
-        if let Ok(outcome) = tokio::time::timeout(limit, self.attempts(&call)).await {
+        if let Ok(outcome) = tokio::time::timeout(limit, self.attempts(&call, seed)).await {
             return outcome;
         }
         self.move_on(turn);
@@ -211,13 +223,16 @@ impl Client {
         )))
     }
 
-    async fn attempts<T: DeserializeOwned>(&self, call: &Call) -> Result<T, Error> {
+    async fn attempts<T, S>(&self, call: &Call, seed: S) -> Result<T, Error>
+    where
+        S: for<'de> DeserializeSeed<'de, Value = T> + Copy,
+    {
         let mut backoff = Backoff::new(30, 500);
         let servers = u32::try_from(self.inner.bases.len()).unwrap_or(u32::MAX);
         let mut left = self.inner.options.attempts.max(1).max(servers);
         loop {
             left -= 1;
-            let error = match self.once(call).await {
+            let error = match self.once(call, seed).await {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
@@ -234,10 +249,15 @@ impl Client {
         }
     }
 
-    async fn once<T: DeserializeOwned>(&self, call: &Call) -> Result<T, Error> {
+    async fn once<T, S>(&self, call: &Call, seed: S) -> Result<T, Error>
+    where
+        S: for<'de> DeserializeSeed<'de, Value = T>,
+    {
         let response = self.open(call).await?;
         let body = read(response.into_body()).await?;
-        serde_json::from_slice(&body)
+        let reader = &mut serde_json::Deserializer::from_slice(&body);
+        seed.deserialize(&mut *reader)
+            .and_then(|value| reader.end().map(|()| value))
             .map_err(|error| Error::Unknown(format!("an answer that cannot be read: {error}")))
     }
 

@@ -9,12 +9,10 @@ use std::{
 use arc_swap::ArcSwap;
 use http::Method;
 use lease::{
-    Acquire, Acquired, Answer, Authority, Capabilities, Committed, Departure, EventPage,
-    EventQuery, HandoffState, HandoffStep, Holder, Key, Lease, LeaseId, LeaseQuery, LeaseRef, Page,
-    Record, RecordQuery, Renew, Renewed, Revision, Revoke, Token, Transaction, UnixMillis, Verdict,
-    Want, Watch, Watching, history::SealPage,
+    Answer, Authority, Capabilities, Command, EventQuery, Holder, Named, Outcome, Query, Revision,
+    View, Want, Watch, Watching,
 };
-use leasehold_api::paths;
+use leasehold_api::{authority, paths};
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{Client, Error, HolderStream, client::Call, stream::WeakStream, watch};
@@ -78,15 +76,15 @@ impl Remote {
 
     /// Asks the server what its store can promise.
     pub async fn refresh(&self) -> Result<(), lease::Error> {
-        let mut told: Capabilities = self.read("capabilities", &()).await?;
-        told.caveats.push(format!(
+        let mut promised: Capabilities = self.read(authority::CAPABILITIES).await?;
+        promised.caveats.push(format!(
             "decided by the store {} of the server at {}",
-            told.store,
+            promised.store,
             self.client.url()
         ));
-        told.store = "remote".into();
-        told.shared = true;
-        self.capabilities.store(Arc::new(told));
+        promised.store = "remote".into();
+        promised.shared = true;
+        self.capabilities.store(Arc::new(promised));
         Ok(())
     }
 
@@ -97,34 +95,27 @@ impl Remote {
         Ok(call)
     }
 
-    /// Asks without changing anything, so a failed attempt may be repeated.
-    async fn read<T: DeserializeOwned>(
-        &self,
-        method: &str,
-        body: &impl Serialize,
-    ) -> Result<T, lease::Error> {
-        let mut call = self.call(method, body)?;
+    /// Asks for what is not a verb, without changing anything.
+    async fn read<T: DeserializeOwned>(&self, name: &str) -> Result<T, lease::Error> {
+        let mut call = self.call(name, &())?;
         call.repeatable = true;
         Ok(self.client.call(call).await?)
     }
+}
 
-    /// Changes something. Repeated only when it is certain that nothing happened.
-    async fn write<T: DeserializeOwned>(
-        &self,
-        method: &str,
-        body: &impl Serialize,
-    ) -> Result<T, lease::Error> {
-        let call = self.call(method, body)?;
-        Ok(self.client.call(call).await?)
-    }
-
-    /// Changes something that a second request does not change again.
-    async fn repeat<T: DeserializeOwned>(
-        &self,
-        method: &str,
-        body: &impl Serialize,
-    ) -> Result<T, lease::Error> {
-        self.read(method, body).await
+/// Whether a second request does not change again what the first one changed. Any other is repeated
+/// only when it is certain that nothing happened.
+fn is_repeatable(command: &Command) -> bool {
+    match command {
+        // The same holder gets the same lease again (L2), of a pool with the same request id (L5). A
+        // wait would lose its place, and force may hit the next holder.
+        Command::Acquire(request) => {
+            (matches!(request.want, Want::All(_)) || request.labels.request().is_some())
+                && request.wait_ms == 0
+                && request.force.is_none()
+        }
+        Command::Handoff(_) => true,
+        _ => false,
     }
 }
 
@@ -133,78 +124,28 @@ impl Authority for Remote {
         self.capabilities.load().as_ref().clone()
     }
 
-    fn now(&self) -> Answer<'_, UnixMillis> {
-        Box::pin(async { self.read("now", &()).await })
-    }
-
-    fn acquire(&self, request: Acquire) -> Answer<'_, Acquired> {
+    fn decide(&self, command: Command) -> Answer<'_, Outcome> {
         Box::pin(async move {
-            let mut call = self.call("acquire", &request)?;
-            call.limit += Duration::from_millis(request.wait_ms);
-            // The same holder gets the same lease again (L2), of a pool with the same request id (L5). A
-            // wait would lose its place, and force may hit the next holder.
-            call.repeatable = (matches!(request.want, Want::All(_))
-                || request.labels.request().is_some())
-                && request.wait_ms == 0
-                && request.force.is_none();
-            Ok(self.client.call(call).await?)
+            let name = command.name();
+            let mut call = self.call(name, &command)?;
+            call.repeatable = is_repeatable(&command);
+            if let Command::Acquire(request) = &command {
+                call.limit += Duration::from_millis(request.wait_ms);
+            }
+            Ok(self
+                .client
+                .call_as(call, Named::<Outcome>::new(name))
+                .await?)
         })
     }
 
-    fn renew(&self, request: Renew) -> Answer<'_, Vec<Renewed>> {
-        Box::pin(async move { self.write("renew", &request).await })
-    }
-
-    fn release(&self, lease: LeaseRef) -> Answer<'_, bool> {
-        Box::pin(async move { self.write("release", &lease).await })
-    }
-
-    fn revoke(&self, request: Revoke) -> Answer<'_, Option<Lease>> {
-        Box::pin(async move { self.write("revoke", &request).await })
-    }
-
-    fn depart(&self, departure: Departure) -> Answer<'_, Vec<Lease>> {
-        Box::pin(async move { self.write("depart", &departure).await })
-    }
-
-    fn handoff(&self, step: HandoffStep) -> Answer<'_, HandoffState> {
-        Box::pin(async move { self.repeat("handoff", &step).await })
-    }
-
-    fn commit(&self, transaction: Transaction) -> Answer<'_, Committed> {
-        Box::pin(async move { self.write("commit", &transaction).await })
-    }
-
-    fn lease(&self, key: Key) -> Answer<'_, Option<Lease>> {
-        Box::pin(async move { self.read("lease", &key).await })
-    }
-
-    fn lease_by_id(&self, id: LeaseId) -> Answer<'_, Option<Lease>> {
-        Box::pin(async move { self.read("lease_by_id", &id).await })
-    }
-
-    fn leases(&self, query: LeaseQuery) -> Answer<'_, Page<Lease>> {
-        Box::pin(async move { self.read("leases", &query).await })
-    }
-
-    fn check(&self, tokens: Vec<(Key, Token)>) -> Answer<'_, Vec<Verdict>> {
-        Box::pin(async move { self.read("check", &tokens).await })
-    }
-
-    fn record(&self, key: Key) -> Answer<'_, Option<Record>> {
-        Box::pin(async move { self.read("record", &key).await })
-    }
-
-    fn records(&self, query: RecordQuery) -> Answer<'_, Page<Record>> {
-        Box::pin(async move { self.read("records", &query).await })
-    }
-
-    fn events(&self, query: EventQuery) -> Answer<'_, EventPage> {
-        Box::pin(async move { self.read("events", &query).await })
-    }
-
-    fn seals(&self, after: Revision, limit: usize) -> Answer<'_, SealPage> {
-        Box::pin(async move { self.read("seals", &(after, limit)).await })
+    fn look(&self, query: Query) -> Answer<'_, View> {
+        Box::pin(async move {
+            let name = query.name();
+            let mut call = self.call(name, &query)?;
+            call.repeatable = true;
+            Ok(self.client.call_as(call, Named::<View>::new(name)).await?)
+        })
     }
 
     fn watch(&self, mut watching: Watching) -> Answer<'_, Watch> {

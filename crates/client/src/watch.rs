@@ -7,7 +7,7 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 use futures_util::stream;
 use http_body_util::BodyExt;
 use lease::{Notice, Watch, Watching};
-use leasehold_api::authority::Frame;
+use leasehold_api::authority::{Frame, WATCH};
 
 use crate::{
     Client, Error, Remote,
@@ -97,7 +97,7 @@ impl Connection {
         client: &Client,
         watching: &Watching,
     ) -> Result<Self, lease::Error> {
-        let call = remote.call("watch", watching)?;
+        let call = remote.call(WATCH, watching)?;
         let opening = async {
             let response = client.open(&call).await?;
             let mut connection = Self {

@@ -8,6 +8,7 @@
 //!
 //! Rules are cited by their number (L1–L21), as in the documentation's page on lease semantics.
 
+mod answer;
 mod authority;
 pub mod canonical;
 mod deadline;
@@ -32,7 +33,8 @@ mod time;
 mod token;
 mod watching;
 
-pub use authority::{Answer, Authority, Capabilities, Watch};
+pub use answer::{Answer, Capabilities, Decided, Seen, Typed, Watch, answered};
+pub use authority::{Authority, Command, Named, Outcome, Query, View};
 pub use deadline::{Margin, Standing, Tenure};
 pub use engine::Engine;
 pub use error::Error;

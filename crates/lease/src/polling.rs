@@ -302,7 +302,7 @@ fn state(now: UnixMillis, lease: Option<&Lease>, is_paused: bool) -> Ownership {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Acquire, Acquired, Engine, Holder, Key, Revision, Ttl, engine};
+    use crate::{Acquire, Acquired, Command, Engine, Holder, Key, Outcome, Revision, Ttl, engine};
 
     fn record(id: &str, value: &str) -> Record {
         Record {
@@ -327,11 +327,13 @@ mod tests {
         };
         let outcome = engine.apply(
             UnixMillis::new(1_000),
-            engine::Command::Acquire(request),
+            Command::Acquire(request),
             &mut engine::Effects::default(),
         );
         match outcome {
-            Ok(engine::Outcome::Acquired(Acquired::Granted { mut leases, .. })) => leases.remove(0),
+            Ok(engine::Decision::Now(Outcome::Acquired(Acquired::Granted {
+                mut leases, ..
+            }))) => leases.remove(0),
             other => panic!("{other:?}"),
         }
     }

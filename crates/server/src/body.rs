@@ -1,6 +1,6 @@
 //! JSON in and out.
 
-use std::{sync::Arc, time::Duration};
+use std::{marker::PhantomData, sync::Arc, time::Duration};
 
 use axum::{
     body::{Body, Bytes},
@@ -10,7 +10,10 @@ use axum::{
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use http_body_util::{BodyExt, Limited};
 use leasehold_api::Code;
-use serde::{Serialize, de::DeserializeOwned};
+use serde::{
+    Serialize,
+    de::{DeserializeOwned, DeserializeSeed},
+};
 use tokio::time::timeout;
 
 use crate::{Limits, Reject, frame::too_slow, place::Place};
@@ -67,7 +70,12 @@ pub(crate) struct KernelBody(Bytes);
 
 impl KernelBody {
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T, Reject> {
-        leasehold_api::parse_value(&self.0).map_err(|error| Reject::invalid(vec![error]))
+        self.parse_as(PhantomData::<T>)
+    }
+
+    /// Parsed as `seed` says.
+    pub fn parse_as<'de, S: DeserializeSeed<'de>>(&'de self, seed: S) -> Result<S::Value, Reject> {
+        leasehold_api::parse_as(&self.0, seed).map_err(|error| Reject::invalid(vec![error]))
     }
 }
 

@@ -5,17 +5,16 @@
 
 use std::{
     collections::HashMap,
-    future::Future,
+    future::{Future, ready},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use arc_swap::ArcSwap;
 use futures_util::{StreamExt as _, stream};
 use lease::{
-    Acquire, Acquired, Answer, Authority, Capabilities, Cause, Clock, Committed, Departure,
-    EventPage, EventQuery, HandoffState, HandoffStep, Holder, Key, Lease, LeaseId, LeaseQuery,
-    LeaseRef, Page, Record, RecordQuery, Refusal, Renew, Renewals, Renewed, Revision, Revoke,
-    Token, Transaction, Ttl, UnixMillis, Verdict, Want, Watch, Watching, history::SealPage,
+    Acquire, Acquired, Answer, Authority, Capabilities, Cause, Clock, Command, Departure,
+    HandoffState, HandoffStep, Holder, Key, Lease, LeaseId, LeaseRef, Query, Refusal, Renew,
+    Renewals, Renewed, Revision, Token, Ttl, UnixMillis, View, Want, Watch, Watching, answered,
 };
 use leasehold_api::{
     AcquireRequest, CAMERA, Camera, Code, OutagePolicy, RegisterRequest, RenewRequest, Runner,
@@ -409,11 +408,8 @@ impl RunnerClient {
                 }
             }
         }
-        let request = &request;
-        self.remote("renew", |at| async move {
-            at.remote.renew(request.clone()).await
-        })
-        .await
+        self.remote("renew", |at| async move { at.remote.renew(request).await })
+            .await
     }
 
     /// Lease by lease. One that the server did not answer for is left out: it is neither kept nor lost.
@@ -459,11 +455,11 @@ impl RunnerClient {
             .filter(|known| known.lease.token == lease.token)
             .map(|known| known.lease_id.clone());
         let Some(id) = plain else {
-            let lease = &lease;
             return self
-                .remote("release", |at| async move {
-                    at.remote.release(lease.clone()).await
-                })
+                .remote(
+                    "release",
+                    |at| async move { at.remote.release(lease).await },
+                )
                 .await;
         };
         let id = id.as_str();
@@ -480,17 +476,33 @@ impl RunnerClient {
             .map(|known| known.lease.clone())
             .collect();
         if plain.is_empty() && !self.is_plain() {
-            let departure = &departure;
             return self
-                .remote("depart", |at| async move {
-                    at.remote.depart(departure.clone()).await
-                })
+                .remote(
+                    "depart",
+                    |at| async move { at.remote.depart(departure).await },
+                )
                 .await;
         }
         for lease in &plain {
             self.give_back(LeaseRef::from(lease)).await?;
         }
         Ok(plain)
+    }
+
+    async fn step(&self, step: HandoffStep) -> Result<HandoffState, lease::Error> {
+        if self.is_plain() {
+            return Err(unsupported());
+        }
+        self.remote("handoff", |at| async move { at.remote.handoff(step).await })
+            .await
+    }
+
+    async fn live(&self, key: Key) -> Result<Option<Lease>, lease::Error> {
+        if self.is_plain() {
+            return Ok(lock(&self.plain).get(&key).map(|it| it.lease.clone()));
+        }
+        self.remote("lease", |at| async move { at.remote.lease(key).await })
+            .await
     }
 
     async fn reach(&self) -> Result<UnixMillis, lease::Error> {
@@ -557,84 +569,36 @@ impl Authority for RunnerClient {
     fn capabilities(&self) -> Capabilities {
         self.service.load().remote.capabilities()
     }
-    fn now(&self) -> Answer<'_, UnixMillis> {
-        Box::pin(self.reach())
-    }
-    fn acquire(&self, request: Acquire) -> Answer<'_, Acquired> {
-        Box::pin(self.acquire_camera(request))
-    }
-    fn renew(&self, request: Renew) -> Answer<'_, Vec<Renewed>> {
-        Box::pin(self.renew_all(request))
-    }
-    fn release(&self, lease: LeaseRef) -> Answer<'_, bool> {
-        Box::pin(self.give_back(lease))
-    }
-    fn depart(&self, departure: Departure) -> Answer<'_, Vec<Lease>> {
-        Box::pin(self.leave(departure))
-    }
-    fn lease(&self, key: Key) -> Answer<'_, Option<Lease>> {
-        Box::pin(async move {
-            if self.is_plain() {
-                return Ok(lock(&self.plain).get(&key).map(|it| it.lease.clone()));
+
+    fn decide(&self, command: Command) -> Answer<'_, lease::Outcome> {
+        match command {
+            Command::Acquire(request) => {
+                answered(self.acquire_camera(request), lease::Outcome::Acquired)
             }
-            let key = &key;
-            self.remote(
-                "lease",
-                |at| async move { at.remote.lease(key.clone()).await },
-            )
-            .await
-        })
+            Command::Renew(request) => answered(self.renew_all(request), lease::Outcome::Renewed),
+            Command::Release(lease) => answered(self.give_back(lease), lease::Outcome::Released),
+            Command::Depart(departure) => answered(self.leave(departure), lease::Outcome::Departed),
+            Command::Handoff(step) => answered(self.step(step), lease::Outcome::Handoff),
+            _ => Box::pin(ready(Err(unsupported()))),
+        }
     }
+
+    fn look(&self, query: Query) -> Answer<'_, View> {
+        match query {
+            Query::Now(()) => answered(self.reach(), View::Now),
+            Query::Lease(key) => answered(self.live(key), View::Lease),
+            _ => Box::pin(ready(Err(unsupported()))),
+        }
+    }
+
     fn watch(&self, watching: Watching) -> Answer<'_, Watch> {
         Box::pin(async move {
             if self.is_plain() {
                 return Err(unsupported());
             }
-            let watching = &watching;
-            self.remote("watch", |at| async move {
-                at.remote.watch(watching.clone()).await
-            })
-            .await
+            self.remote("watch", |at| async move { at.remote.watch(watching).await })
+                .await
         })
-    }
-    fn revoke(&self, _: Revoke) -> Answer<'_, Option<Lease>> {
-        Box::pin(async { Err(unsupported()) })
-    }
-    fn handoff(&self, step: HandoffStep) -> Answer<'_, HandoffState> {
-        Box::pin(async move {
-            if self.is_plain() {
-                return Err(unsupported());
-            }
-            let step = &step;
-            self.remote("handoff", |at| async move {
-                at.remote.handoff(step.clone()).await
-            })
-            .await
-        })
-    }
-    fn commit(&self, _: Transaction) -> Answer<'_, Committed> {
-        Box::pin(async { Err(unsupported()) })
-    }
-    fn lease_by_id(&self, _: LeaseId) -> Answer<'_, Option<Lease>> {
-        Box::pin(async { Err(unsupported()) })
-    }
-    fn leases(&self, _: LeaseQuery) -> Answer<'_, Page<Lease>> {
-        Box::pin(async { Err(unsupported()) })
-    }
-    fn check(&self, _: Vec<(Key, Token)>) -> Answer<'_, Vec<Verdict>> {
-        Box::pin(async { Err(unsupported()) })
-    }
-    fn record(&self, _: Key) -> Answer<'_, Option<Record>> {
-        Box::pin(async { Err(unsupported()) })
-    }
-    fn records(&self, _: RecordQuery) -> Answer<'_, Page<Record>> {
-        Box::pin(async { Err(unsupported()) })
-    }
-    fn events(&self, _: EventQuery) -> Answer<'_, EventPage> {
-        Box::pin(async { Err(unsupported()) })
-    }
-    fn seals(&self, _: Revision, _: usize) -> Answer<'_, SealPage> {
-        Box::pin(async { Err(unsupported()) })
     }
 }
 

@@ -9,10 +9,8 @@ use std::{
 };
 
 use lease::{
-    Acquire, Acquired, Answer, Authority, Capabilities, Clock, Committed, Departure, Error,
-    EventPage, EventQuery, HandoffState, HandoffStep, Key, Lease, LeaseId, LeaseQuery, LeaseRef,
-    Page, Record, RecordQuery, Renew, Renewals, Renewed, Revision, Revoke, Token, Transaction,
-    UnixMillis, Verdict, Watch, Watching, history::SealPage,
+    Answer, Authority, Capabilities, Clock, Command, Error, Outcome, Query, Renewals, View, Watch,
+    Watching,
 };
 use leasehold_clock::Manual;
 
@@ -97,60 +95,30 @@ impl Authority for Faulty {
     fn capabilities(&self) -> Capabilities {
         self.inner.capabilities()
     }
-    fn now(&self) -> Answer<'_, UnixMillis> {
-        Box::pin(self.through(self.inner.now()))
-    }
-    fn acquire(&self, request: Acquire) -> Answer<'_, Acquired> {
-        self.acquires.fetch_add(1, Ordering::SeqCst);
-        Box::pin(self.through(self.inner.acquire(request)))
-    }
-    fn renew(&self, request: Renew) -> Answer<'_, Vec<Renewed>> {
-        self.renewals.fetch_add(1, Ordering::SeqCst);
-        if let Renewals::These(leases) = &request.leases {
-            self.renewed_leases.store(leases.len(), Ordering::SeqCst);
+
+    fn decide(&self, command: Command) -> Answer<'_, Outcome> {
+        match &command {
+            Command::Acquire(_) => {
+                self.acquires.fetch_add(1, Ordering::SeqCst);
+            }
+            Command::Release(_) => {
+                self.releases.fetch_add(1, Ordering::SeqCst);
+            }
+            Command::Renew(request) => {
+                self.renewals.fetch_add(1, Ordering::SeqCst);
+                if let Renewals::These(leases) = &request.leases {
+                    self.renewed_leases.store(leases.len(), Ordering::SeqCst);
+                }
+            }
+            _ => {}
         }
-        Box::pin(self.through(self.inner.renew(request)))
+        Box::pin(self.through(self.inner.decide(command)))
     }
-    fn release(&self, lease: LeaseRef) -> Answer<'_, bool> {
-        self.releases.fetch_add(1, Ordering::SeqCst);
-        Box::pin(self.through(self.inner.release(lease)))
+
+    fn look(&self, query: Query) -> Answer<'_, View> {
+        Box::pin(self.through(self.inner.look(query)))
     }
-    fn revoke(&self, request: Revoke) -> Answer<'_, Option<Lease>> {
-        Box::pin(self.through(self.inner.revoke(request)))
-    }
-    fn depart(&self, departure: Departure) -> Answer<'_, Vec<Lease>> {
-        Box::pin(self.through(self.inner.depart(departure)))
-    }
-    fn handoff(&self, step: HandoffStep) -> Answer<'_, HandoffState> {
-        Box::pin(self.through(self.inner.handoff(step)))
-    }
-    fn commit(&self, transaction: Transaction) -> Answer<'_, Committed> {
-        Box::pin(self.through(self.inner.commit(transaction)))
-    }
-    fn lease(&self, key: Key) -> Answer<'_, Option<Lease>> {
-        Box::pin(self.through(self.inner.lease(key)))
-    }
-    fn lease_by_id(&self, id: LeaseId) -> Answer<'_, Option<Lease>> {
-        Box::pin(self.through(self.inner.lease_by_id(id)))
-    }
-    fn leases(&self, query: LeaseQuery) -> Answer<'_, Page<Lease>> {
-        Box::pin(self.through(self.inner.leases(query)))
-    }
-    fn check(&self, tokens: Vec<(Key, Token)>) -> Answer<'_, Vec<Verdict>> {
-        Box::pin(self.through(self.inner.check(tokens)))
-    }
-    fn record(&self, key: Key) -> Answer<'_, Option<Record>> {
-        Box::pin(self.through(self.inner.record(key)))
-    }
-    fn records(&self, query: RecordQuery) -> Answer<'_, Page<Record>> {
-        Box::pin(self.through(self.inner.records(query)))
-    }
-    fn events(&self, query: EventQuery) -> Answer<'_, EventPage> {
-        Box::pin(self.through(self.inner.events(query)))
-    }
-    fn seals(&self, after: Revision, limit: usize) -> Answer<'_, SealPage> {
-        Box::pin(self.through(self.inner.seals(after, limit)))
-    }
+
     fn watch(&self, watching: Watching) -> Answer<'_, Watch> {
         Box::pin(self.through(self.inner.watch(watching)))
     }

@@ -1,13 +1,13 @@
 //! Granting (L1–L6).
 
 use super::{
-    Effects, Engine, Idle, Outcome,
+    Decision, Effects, Engine, Idle,
     slots::{Grant, NONE, SlotIndex, State},
     waiters::{Ticket, Waiter, Waiters},
 };
 use crate::{
-    Acquire, Acquired, Cause, EventKind, Handoff, Key, Lease, LeaseId, Loss, Refusal, Status,
-    Token, UnixMillis, Want,
+    Acquire, Acquired, Cause, EventKind, Handoff, Key, Lease, LeaseId, Loss, Outcome, Refusal,
+    Status, Token, UnixMillis, Want,
 };
 
 /// What stands on one key for one asker.
@@ -21,7 +21,8 @@ enum Footing {
 }
 
 impl Engine {
-    pub(super) fn acquire(&mut self, request: Acquire, effects: &mut Effects) -> Outcome {
+    /// Grants, refuses, or lets the request wait.
+    pub(super) fn acquire(&mut self, request: Acquire, effects: &mut Effects) -> Decision {
         self.settle_waited(&request, effects);
         match self.decide(&request, effects) {
             Acquired::Refused(Refusal {
@@ -29,15 +30,15 @@ impl Engine {
                 key,
             }) if request.wait_ms > 0 => {
                 if Waiters::has_room(&self.slots, &request) {
-                    Outcome::Waiting(self.waiters.join(&mut self.slots, request, self.now))
+                    Decision::Waiting(self.waiters.join(&mut self.slots, request, self.now))
                 } else {
-                    Outcome::Acquired(Acquired::Refused(Refusal {
+                    Decision::Now(Outcome::Acquired(Acquired::Refused(Refusal {
                         key,
                         cause: Cause::QueueFull,
-                    }))
+                    })))
                 }
             }
-            acquired => Outcome::Acquired(acquired),
+            acquired => Outcome::Acquired(acquired).into(),
         }
     }
 

@@ -31,55 +31,23 @@ pub use slots::Ended;
 pub use waiters::{MAX_WAITERS, Ticket};
 
 use crate::{
-    Acquire, Acquired, Committed, Departure, Event, EventKind, EventLease, HandoffState,
-    HandoffStep, Invalid, Key, Lease, LeaseRef, Record, Renew, Renewed, Revision, Revoke, Terms,
-    Token, Transaction, UnixMillis,
+    Acquired, Command, Event, EventKind, EventLease, Invalid, Key, Outcome, Record, Revision,
+    Terms, Token, UnixMillis,
 };
 
-/// Something to decide.
+/// What became of a command.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Command {
-    /// Ask for keys.
-    Acquire(Acquire),
-    /// A waiter went away.
-    Abandon(Ticket),
-    /// Keep leases.
-    Renew(Renew),
-    /// Give a lease back.
-    Release(LeaseRef),
-    /// Take a lease away.
-    Revoke(Revoke),
-    /// A holder's end is known.
-    Depart(Departure),
-    /// One step of a handoff.
-    Handoff(HandoffStep),
-    /// Change records.
-    Commit(Transaction),
-    /// Time passed: expire what lapsed, and end waits that are over.
-    Tick,
-}
-
-/// What was decided.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Outcome {
-    /// Of an acquire.
-    Acquired(Acquired),
+pub enum Decision {
+    /// It was decided.
+    Now(Outcome),
     /// The acquire waits; its answer comes later, in [`Effects::woken`].
     Waiting(Ticket),
-    /// Of a renewal.
-    Renewed(Vec<Renewed>),
-    /// Whether a release ended a lease.
-    Released(bool),
-    /// What was revoked.
-    Revoked(Option<Lease>),
-    /// What a departure released.
-    Departed(Vec<Lease>),
-    /// Of a step of a handoff.
-    Handoff(HandoffState),
-    /// Of a transaction.
-    Committed(Committed),
-    /// Nothing to tell.
-    Done,
+}
+
+impl From<Outcome> for Decision {
+    fn from(outcome: Outcome) -> Self {
+        Self::Now(outcome)
+    }
 }
 
 /// What a command did, beside its outcome. Reused between calls to spare allocations.
@@ -191,46 +159,38 @@ impl Engine {
         now: UnixMillis,
         command: Command,
         effects: &mut Effects,
-    ) -> Result<Outcome, Invalid> {
+    ) -> Result<Decision, Invalid> {
+        command.validate()?;
         self.now = self.now.max(now);
-        let outcome = match command {
-            Command::Acquire(request) => {
-                request.validate()?;
-                self.acquire(request, effects)
-            }
-            Command::Abandon(ticket) => {
-                self.leave(ticket);
-                Outcome::Done
-            }
-            Command::Renew(request) => {
-                request.validate()?;
-                Outcome::Renewed(self.renew(&request, effects))
-            }
-            Command::Release(lease) => Outcome::Released(self.release(&lease, "", effects)),
-            Command::Revoke(request) => {
-                request.validate()?;
-                Outcome::Revoked(self.revoke(&request, effects))
-            }
-            Command::Depart(departure) => Outcome::Departed(self.depart(&departure, effects)),
-            Command::Handoff(step) => {
-                step.validate()?;
-                Outcome::Handoff(self.handoff(step, effects))
-            }
-            Command::Commit(transaction) => {
-                transaction.validate()?;
-                Outcome::Committed(self.commit(transaction, effects))
-            }
-            Command::Tick => {
-                self.tick(effects);
-                Outcome::Done
-            }
+        let decision = match command {
+            Command::Acquire(request) => self.acquire(request, effects),
+            Command::Renew(request) => Outcome::Renewed(self.renew(&request, effects)).into(),
+            Command::Release(lease) => Outcome::Released(self.release(&lease, "", effects)).into(),
+            Command::Revoke(request) => Outcome::Revoked(self.revoke(&request, effects)).into(),
+            Command::Depart(who) => Outcome::Departed(self.depart(&who, effects)).into(),
+            Command::Handoff(step) => Outcome::Handoff(self.handoff(step, effects)).into(),
+            Command::Commit(changes) => Outcome::Committed(self.commit(changes, effects)).into(),
         };
         // Only now: in the middle of a command the places of its keys are still in use.
         self.forget_idle(effects);
-        Ok(outcome)
+        Ok(decision)
     }
 
-    /// When the next [`Command::Tick`] is due. May be early, never late.
+    /// A waiter went away.
+    pub fn abandon(&mut self, now: UnixMillis, ticket: Ticket, effects: &mut Effects) {
+        self.now = self.now.max(now);
+        self.leave(ticket);
+        self.forget_idle(effects);
+    }
+
+    /// Time passed: expires what lapsed, and ends waits that are over.
+    pub fn tick(&mut self, now: UnixMillis, effects: &mut Effects) {
+        self.now = self.now.max(now);
+        self.expire_lapsed(effects);
+        self.forget_idle(effects);
+    }
+
+    /// When the next [`Engine::tick`] is due. May be early, never late.
     pub fn next_tick(&self) -> Option<UnixMillis> {
         [self.timers.next(), self.waiters.next()]
             .into_iter()
@@ -258,7 +218,7 @@ impl Engine {
         self.floor
     }
 
-    fn tick(&mut self, effects: &mut Effects) {
+    fn expire_lapsed(&mut self, effects: &mut Effects) {
         let mut lapsed = Vec::new();
         while lapsed.len() < EXPIRIES_PER_TICK
             && let Some(slot) = self.timers.pop_lapsed(&self.slots, self.now)

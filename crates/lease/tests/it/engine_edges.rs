@@ -3,9 +3,9 @@
 #![expect(clippy::unwrap_used, reason = "a test without its stage has failed")]
 
 use lease::{
-    Acquire, Acquired, Cause, Departure, Engine, HandoffState, HandoffStep, Holder, Key, Lease,
-    LeaseRef, Revision, Token, Ttl, UnixMillis, Want,
-    engine::{Command, Effects, Options, Outcome, StoredSlot},
+    Acquire, Acquired, Cause, Command, Departure, Engine, HandoffState, HandoffStep, Holder, Key,
+    Lease, LeaseRef, Outcome, Revision, Token, Ttl, UnixMillis, Want,
+    engine::{Decision, Effects, Options, StoredSlot, Ticket},
 };
 
 const START: UnixMillis = UnixMillis::new(1_000_000);
@@ -24,8 +24,24 @@ fn ask(id: &str, name: &str) -> Acquire {
 
 fn apply(engine: &mut Engine, at: UnixMillis, command: Command) -> (Outcome, Effects) {
     let mut effects = Effects::default();
-    let outcome = engine.apply(at, command, &mut effects).unwrap();
-    (outcome, effects)
+    match engine.apply(at, command, &mut effects).unwrap() {
+        Decision::Now(outcome) => (outcome, effects),
+        Decision::Waiting(_) => panic!("it waits"),
+    }
+}
+
+fn wait(engine: &mut Engine, at: UnixMillis, request: Acquire) -> Ticket {
+    let command = Command::Acquire(request);
+    match engine.apply(at, command, &mut Effects::default()).unwrap() {
+        Decision::Waiting(ticket) => ticket,
+        Decision::Now(outcome) => panic!("it does not wait: {outcome:?}"),
+    }
+}
+
+fn tick(engine: &mut Engine, at: UnixMillis) -> Effects {
+    let mut effects = Effects::default();
+    engine.tick(at, &mut effects);
+    effects
 }
 
 fn grant(engine: &mut Engine, at: UnixMillis, request: Acquire) -> Lease {
@@ -89,9 +105,8 @@ fn keys_that_were_only_waited_for_are_forgotten() {
         wait_ms: 100,
         ..ask("-", "bob")
     };
-    let (outcome, _) = apply(&mut engine, START, Command::Acquire(request));
-    assert!(matches!(outcome, Outcome::Waiting(_)));
-    let (_, effects) = apply(&mut engine, START.plus(100), Command::Tick);
+    wait(&mut engine, START, request);
+    let effects = tick(&mut engine, START.plus(100));
     assert_eq!(effects.woken.len(), 1);
     assert_eq!(
         effects.forgotten,
@@ -109,8 +124,8 @@ fn a_wait_for_a_pool_of_ones_own_slots_ends_as_held() {
         ..ask("a", "ann")
     };
     let lease = grant(&mut engine, START, pool(0));
-    apply(&mut engine, START, Command::Acquire(pool(100)));
-    let (_, effects) = apply(&mut engine, START.plus(100), Command::Tick);
+    wait(&mut engine, START, pool(100));
+    let effects = tick(&mut engine, START.plus(100));
     let [(_, Acquired::Refused(refusal))] = effects.woken.as_slice() else {
         panic!("the wait is over: {effects:?}");
     };
@@ -217,11 +232,7 @@ fn l15_the_waits_of_a_dead_holder_end_in_the_order_they_began() {
             wait_ms: 500,
             ..ask("a", "bob")
         };
-        let (outcome, _) = apply(&mut engine, START, Command::Acquire(request));
-        let Outcome::Waiting(ticket) = outcome else {
-            panic!("the key is held: {outcome:?}");
-        };
-        tickets.push(ticket);
+        tickets.push(wait(&mut engine, START, request));
     }
     let death = Command::Depart(Departure::Died(holder("bob")));
     let (_, effects) = apply(&mut engine, START, death);
@@ -236,10 +247,10 @@ fn a_tick_that_has_more_to_expire_than_one_batch_says_so() {
         grant(&mut engine, START, ask(&number.to_string(), "ann"));
     }
     let later = START.plus(1_000);
-    let (_, effects) = apply(&mut engine, later, Command::Tick);
+    let effects = tick(&mut engine, later);
     assert_eq!(effects.events.len(), 10_000);
     assert!(engine.next_tick().is_some_and(|next| next <= later));
-    let (_, effects) = apply(&mut engine, later, Command::Tick);
+    let effects = tick(&mut engine, later);
     assert_eq!(effects.events.len(), 1);
 }
 
@@ -253,16 +264,13 @@ fn l6_a_wait_that_ends_with_the_lapse_gets_the_key_before_those_who_came_later()
         let mut engine = Engine::new(Options::default());
         let first = grant(&mut engine, START, ask("a", "ann"));
         assert_eq!(first.expires_at, START.plus(lapse_ms));
-        let wait = |name: &str, wait_ms| Acquire {
+        let patient = |name: &str, wait_ms| Acquire {
             wait_ms,
             ..ask("a", name)
         };
-        let (bob, _) = apply(&mut engine, START, Command::Acquire(wait("bob", end_ms)));
-        let (cid, _) = apply(&mut engine, START, Command::Acquire(wait("cid", 60_000)));
-        let (Outcome::Waiting(bob), Outcome::Waiting(cid)) = (bob, cid) else {
-            panic!("both wait");
-        };
-        let (_, effects) = apply(&mut engine, START.plus(tick_ms), Command::Tick);
+        let bob = wait(&mut engine, START, patient("bob", end_ms));
+        let cid = wait(&mut engine, START, patient("cid", 60_000));
+        let effects = tick(&mut engine, START.plus(tick_ms));
         let [(ticket, Acquired::Granted { leases, .. })] = effects.woken.as_slice() else {
             panic!("exactly one is woken: {:?}", effects.woken);
         };
@@ -282,21 +290,18 @@ fn l6_a_wait_that_ends_with_the_lapse_gets_the_key_before_those_who_came_later()
 fn l6_a_wait_whose_end_nobody_told_yet_gets_a_released_key() {
     let mut engine = Engine::new(Options::default());
     let first = grant(&mut engine, START, ask("a", "ann"));
-    let wait = Acquire {
+    let patient = Acquire {
         wait_ms: 100,
         ..ask("a", "bob")
     };
-    let (outcome, _) = apply(&mut engine, START, Command::Acquire(wait));
-    let Outcome::Waiting(ticket) = outcome else {
-        panic!("it waits");
-    };
+    let ticket = wait(&mut engine, START, patient);
     // The release comes in before the tick that would end the wait.
     let late = START.plus(100);
     let (_, effects) = apply(&mut engine, late, Command::Release(LeaseRef::from(&first)));
     let woken: Vec<_> = effects.woken.iter().map(|(ticket, _)| *ticket).collect();
     assert_eq!(woken, [ticket]);
     assert!(matches!(effects.woken[0].1, Acquired::Granted { .. }));
-    let (_, effects) = apply(&mut engine, late.plus(1), Command::Tick);
+    let effects = tick(&mut engine, late.plus(1));
     assert!(effects.woken.is_empty(), "told once");
 }
 
@@ -309,14 +314,13 @@ fn l6_a_wait_that_ends_with_the_lapse_and_may_not_have_the_key_learns_why() {
     };
     grant(&mut engine, START, other);
     grant(&mut engine, START, ask("a", "ann"));
-    let wait = Acquire {
+    let patient = Acquire {
         wait_ms: 1_000,
         limit: Some(1),
         ..ask("a", "bob")
     };
-    let (outcome, _) = apply(&mut engine, START, Command::Acquire(wait));
-    assert!(matches!(outcome, Outcome::Waiting(_)));
-    let (_, effects) = apply(&mut engine, START.plus(1_000), Command::Tick);
+    wait(&mut engine, START, patient);
+    let effects = tick(&mut engine, START.plus(1_000));
     let [(_, Acquired::Refused(refusal))] = effects.woken.as_slice() else {
         panic!("{:?}", effects.woken);
     };

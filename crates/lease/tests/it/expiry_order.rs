@@ -1,8 +1,8 @@
 //! The order in which leases expire is the same on every store.
 
 use lease::{
-    Acquire, Engine, Holder, Key, Ttl, UnixMillis,
-    engine::{Command, Effects, Options},
+    Acquire, Command, Engine, Holder, Key, Ttl, UnixMillis,
+    engine::{Effects, Options},
 };
 
 #[test]
@@ -23,9 +23,7 @@ fn l12_what_lapsed_first_expires_first_and_ties_go_by_key() {
             .unwrap();
     }
     effects.clear();
-    engine
-        .apply(UnixMillis::new(2_000), Command::Tick, &mut effects)
-        .unwrap();
+    engine.tick(UnixMillis::new(2_000), &mut effects);
     let order: Vec<&str> = effects.events.iter().map(|it| it.key.as_str()).collect();
     assert_eq!(order, ["k:d", "k:a", "k:b", "k:c"]);
 }

@@ -4,9 +4,9 @@
 #![expect(clippy::unwrap_used, reason = "a test without its stage has failed")]
 
 use lease::{
-    Acquire, Acquired, Engine, Event, EventKind, Holder, LeaseRef, Revision, Token, Ttl,
-    UnixMillis,
-    engine::{Command, Effects, Options, Outcome},
+    Acquire, Acquired, Command, Engine, Event, EventKind, Holder, LeaseRef, Outcome, Revision,
+    Token, Ttl, UnixMillis,
+    engine::{Decision, Effects, Options},
     history::{Fault, Verifier},
 };
 
@@ -22,7 +22,7 @@ fn honest() -> Vec<Event> {
             let ttl = Ttl::from_millis(1_000).unwrap();
             let ask = Command::Acquire(Acquire::one(key.parse().unwrap(), holder, ttl));
             let outcome = engine.apply(now, ask, &mut effects).unwrap();
-            let Outcome::Acquired(Acquired::Granted { leases, .. }) = outcome else {
+            let Decision::Now(Outcome::Acquired(Acquired::Granted { leases, .. })) = outcome else {
                 panic!("not granted: {outcome:?}");
             };
             held.extend(leases);

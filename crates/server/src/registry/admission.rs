@@ -51,7 +51,7 @@ pub(crate) async fn acquire(
         wanted.labels = Labels::new(labels)?;
         let acquired = if wanted.wait_ms > 0 {
             // Records cannot be held still for as long as a wait.
-            Some(ops::acquire(app, caller, wanted).await?)
+            Some(ops::acquire(app, caller, wanted, ops::Budget::Acquires).await?)
         } else {
             let expect = vec![camera.expect(), runner.expect()];
             ops::acquire_expecting(app, caller, wanted, expect).await?

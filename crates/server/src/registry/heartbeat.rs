@@ -227,7 +227,7 @@ async fn present(
         return Ok(presence);
     }
     let acquire = runners::presence_of(runner)?;
-    let leases = match ops::acquire(app, caller, acquire).await? {
+    let leases = match ops::acquire(app, caller, acquire, ops::Budget::Acquires).await? {
         Acquired::Granted { leases, .. } => leases,
         Acquired::Refused(refusal) => return Err(ops::refused(caller, &refusal)),
     };

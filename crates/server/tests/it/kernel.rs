@@ -3,11 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use lease::{
-    Acquire, Acquired, Capabilities, Committed, Departure, EventPage, EventQuery, HandoffState,
-    HandoffStep, Holder, Key, Lease, LeaseQuery, LeaseRef, Page, Record, RecordQuery, Renew,
-    Renewals, Renewed, Revision, Revoke, Ttl, UnixMillis, Verdict, Write,
+    Acquire, Acquired, Capabilities, Command, Committed, Departure, EventPage, EventQuery,
+    HandoffState, HandoffStep, Holder, Key, Lease, LeaseQuery, LeaseRef, Page, Query, Record,
+    RecordQuery, Renew, Renewals, Renewed, Revision, Revoke, Ttl, UnixMillis, Verdict, Write,
 };
-use leasehold_api::authority::{Frame, METHODS};
+use leasehold_api::authority::{CAPABILITIES, Frame, WATCH};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
@@ -237,7 +237,13 @@ async fn failures_of_the_kernel_keep_their_meaning() {
             .0,
         200
     );
-    for method in METHODS {
+    let verbs = Command::NAMES.iter().chain(Query::NAMES);
+    let (_, spec) = server
+        .call(READER, "GET", "/api/openapi.json", Value::Null)
+        .await;
+    let documented = spec["paths"]["/api/v1/authority/{method}"].to_string();
+    for method in verbs.chain(&[CAPABILITIES, WATCH]) {
+        assert!(documented.contains(method), "{method} is not documented");
         let (status, _) = server
             .call(
                 READER,

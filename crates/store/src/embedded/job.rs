@@ -2,10 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use lease::{
-    Error, LeaseRef, UnixMillis, Watching,
-    engine::{Command, Engine, Outcome},
-};
+use lease::{Command, Error, LeaseRef, Outcome, UnixMillis, Watching, engine::Engine};
 use tokio::sync::oneshot;
 
 use crate::live::Joined;

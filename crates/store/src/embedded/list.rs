@@ -22,7 +22,7 @@ pub(super) async fn live(store: &Embedded, query: LeaseQuery) -> Result<Page<Lea
             &store.shared.pages
         };
         return store
-            .look_in(places, move |engine, now| engine.leases(now, &query))
+            .read_in(places, move |engine, now| engine.leases(now, &query))
             .await;
     }
     // One more than asked for says whether there is more.
@@ -38,7 +38,7 @@ pub(super) async fn live(store: &Embedded, query: LeaseQuery) -> Result<Page<Lea
         let last = (keys.len() == step).then(|| keys.last().cloned()).flatten();
         let (asked, from, to) = (query.clone(), after.take(), last.clone());
         let found = store
-            .look_at_page(move |engine, now| {
+            .read_page(move |engine, now| {
                 let mut found = pending(engine, now, &asked, from.as_ref(), to.as_ref());
                 let live = keys.iter().filter_map(|key| engine.lease(now, key));
                 found.extend(live.filter(|lease| asked.matches(lease)));

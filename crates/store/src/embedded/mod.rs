@@ -116,8 +116,8 @@ impl Embedded {
         self.shared.jobs.send(job).await.map_err(|_| closed())
     }
 
-    /// Looks at the engine, in its turn.
-    async fn look<T: Send + 'static>(
+    /// Reads the engine, in its turn.
+    async fn read<T: Send + 'static>(
         &self,
         look: impl FnOnce(&Engine, UnixMillis) -> T + Send + 'static,
     ) -> Result<T, Error> {
@@ -132,22 +132,22 @@ impl Embedded {
         answer.await.map_err(|_| self.silence())?
     }
 
-    /// Looks at a page of the engine, in its turn. Only a few such looks are with the writer at the
+    /// Reads a page of the engine, in its turn. Only a few such reads are with the writer at the
     /// same time, so that a renewal never waits for more than those.
-    async fn look_at_page<T: Send + 'static>(
+    async fn read_page<T: Send + 'static>(
         &self,
         look: impl FnOnce(&Engine, UnixMillis) -> T + Send + 'static,
     ) -> Result<T, Error> {
-        self.look_in(&self.shared.pages, look).await
+        self.read_in(&self.shared.pages, look).await
     }
 
-    async fn look_in<T: Send + 'static>(
+    async fn read_in<T: Send + 'static>(
         &self,
         places: &Semaphore,
         look: impl FnOnce(&Engine, UnixMillis) -> T + Send + 'static,
     ) -> Result<T, Error> {
         let _place = places.acquire().await.map_err(|_| closed())?;
-        self.look(look).await
+        self.read(look).await
     }
 
     async fn subscribe(&self, watching: Arc<Watching>, snapshot: bool) -> Result<Joined, Error> {

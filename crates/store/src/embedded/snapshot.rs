@@ -100,7 +100,7 @@ impl Draft<'_> {
             let wanted = self.watching.clone();
             let found: Vec<Lease> = self
                 .store
-                .look_at_page(move |engine, now| {
+                .read_page(move |engine, now| {
                     let live = keys.iter().filter_map(|key| engine.lease(now, key));
                     live.filter(|lease| wanted.matches_lease(lease)).collect()
                 })
@@ -118,7 +118,7 @@ impl Draft<'_> {
             let from = after.take();
             let found = self
                 .store
-                .look_at_page(move |engine, _| engine.records_after(from.as_ref(), STEP))
+                .read_page(move |engine, _| engine.records_after(from.as_ref(), STEP))
                 .await?;
             after = (found.len() == STEP)
                 .then(|| found.last().map(|record| record.key.clone()))
@@ -148,7 +148,7 @@ impl Draft<'_> {
                 }
                 let seen = self
                     .store
-                    .look_at_page(move |engine, now| seen(engine, now, keys))
+                    .read_page(move |engine, now| seen(engine, now, keys))
                     .await?;
                 self.put(seen);
                 continue;

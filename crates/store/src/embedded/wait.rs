@@ -7,7 +7,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use lease::{Acquired, Error, LeaseRef, engine::Outcome};
+use lease::{Acquired, Error, LeaseRef, Outcome};
 use tokio::sync::{mpsc, oneshot};
 
 use super::job::{Call, Gone, GoneList, Job};

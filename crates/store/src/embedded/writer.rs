@@ -10,8 +10,8 @@ use std::{
 };
 
 use lease::{
-    Acquired, Error, Event, LeaseRef, Token, UnixMillis, Watching,
-    engine::{self, Command, Effects, Engine, Outcome, Ticket},
+    Acquired, Command, Error, Event, LeaseRef, Outcome, Token, UnixMillis, Watching,
+    engine::{self, Decision, Effects, Engine, Ticket},
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -171,7 +171,7 @@ impl Writer {
             return self.endure(inbox);
         }
         if self.engine.next_tick().is_some_and(|at| at <= now) {
-            let _ = self.apply(now, Command::Tick);
+            self.engine.tick(now, &mut self.effects);
         }
         for lease in std::mem::take(&mut self.returned) {
             let _ = self.apply(now, Command::Release(lease));
@@ -281,7 +281,7 @@ impl Writer {
     /// what is durable.
     fn renew_in_outage(&mut self, since: UnixMillis, command: Command) -> Result<Outcome, Error> {
         let events = self.effects.events.len();
-        let outcome = self.apply(since, command)?;
+        let decision = self.apply(since, command)?;
         if self.journal.concerns(&self.effects) {
             self.effects.events.truncate(events);
             self.effects.touched.clear();
@@ -290,7 +290,10 @@ impl Writer {
             let error = self.outage.as_ref().map(Outage::error);
             return Err(error.unwrap_or_else(|| Error::Unavailable("try again".into())));
         }
-        Ok(outcome)
+        match decision {
+            Decision::Now(outcome) => Ok(outcome),
+            Decision::Waiting(_) => Err(Error::Broken("a renewal does not wait".into())),
+        }
     }
 
     /// The orderly stop: waits end, and the time that every lease has left is written down (L14).
@@ -310,7 +313,7 @@ impl Writer {
         Ok(())
     }
 
-    fn apply(&mut self, now: UnixMillis, command: Command) -> Result<Outcome, Error> {
+    fn apply(&mut self, now: UnixMillis, command: Command) -> Result<Decision, Error> {
         self.engine
             .apply(now, command, &mut self.effects)
             .map_err(Error::from)
@@ -326,17 +329,24 @@ impl Writer {
                 if call.is_some() && reply.is_closed() {
                     return;
                 }
-                match (self.apply(now, command), call) {
-                    (Ok(Outcome::Waiting(ticket)), Some(call)) => {
+                let outcome = match (self.apply(now, command), call) {
+                    (Ok(Decision::Waiting(ticket)), Some(call)) => {
                         self.waiting.insert(ticket, Waiter { call, reply });
                         self.tickets.insert(call, ticket);
+                        return;
                     }
-                    (outcome, call) => self.held.push(Held::Outcome {
-                        reply,
-                        outcome,
-                        returns: call.is_some(),
-                    }),
-                }
+                    (Ok(Decision::Waiting(ticket)), None) => {
+                        self.engine.abandon(now, ticket, &mut self.effects);
+                        Err(Error::Broken("a wait that nobody could end".into()))
+                    }
+                    (Ok(Decision::Now(outcome)), _) => Ok(outcome),
+                    (Err(error), _) => Err(error),
+                };
+                self.held.push(Held::Outcome {
+                    reply,
+                    outcome,
+                    returns: call.is_some(),
+                });
             }
             Job::Look(look) => self.held.push(Held::Glimpse(look(&self.engine, now))),
             Job::Settled(settled) => self.held.push(Held::Settled(settled)),
@@ -360,7 +370,7 @@ impl Writer {
             Gone::Waiting(call) => {
                 if let Some(ticket) = self.tickets.remove(&call) {
                     self.waiting.remove(&ticket);
-                    let _ = self.apply(now, Command::Abandon(ticket));
+                    self.engine.abandon(now, ticket, &mut self.effects);
                 }
             }
             Gone::Granted(leases) => {

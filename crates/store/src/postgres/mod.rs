@@ -29,11 +29,11 @@ mod writer;
 use std::sync::Arc;
 
 use lease::{
-    Acquire, Acquired, Answer, Authority, Capabilities, Committed, Departure, Error, EventPage,
-    EventQuery, HandoffState, HandoffStep, Invalid, Key, Lease, LeaseId, LeaseQuery, LeaseRef,
-    Page, Record, RecordQuery, Renew, Renewals, Renewed, Revision, Revoke, Token, Transaction,
-    UnixMillis, Verdict, Watch, Watching, engine::RenewalEvents, history::SealPage,
+    Acquire, Acquired, Answer, Authority, Capabilities, Command, Committed, Error, HandoffState,
+    HandoffStep, Invalid, Lease, LeaseRef, Outcome, Query, Renewals, Transaction, View, Watch,
+    Watching, answered, engine::RenewalEvents,
 };
+use serde::{Serialize, de::DeserializeOwned};
 use tokio_util::sync::CancellationToken;
 
 use connect::{Database, Tls};
@@ -141,16 +141,67 @@ impl Postgres {
         duty::tick(&self.writer).await.map(drop)
     }
 
-    fn acquired(&self, decided: &Decided) -> Result<Acquired, Error> {
+    async fn acquire_keys(&self, request: Acquire, keys: usize) -> Result<Acquired, Error> {
+        let name = "acquire";
+        let decided = if let Some(key) = usual::key_of(&request) {
+            let decided = self.writer.decide_usual(name, &request, key).await?;
+            if let Some(lease) = usual::granted(&request, key, &decided)? {
+                return Ok(Acquired::Granted {
+                    leases: vec![lease],
+                    fresh: true,
+                });
+            }
+            decided
+        } else {
+            let may_wait = request.wait_ms > 0;
+            self.writer.decide(name, &request, keys, may_wait).await?
+        };
         let acquired: Acquired = decided.outcome()?;
         if let Acquired::Granted { leases, .. } = &acquired {
-            self.tell_renewed(leases, decided);
+            self.notify_renewed(leases, &decided);
         }
         Ok(acquired)
     }
 
-    /// Tells watchers here that an acquire or a handoff kept what its holder had already.
-    fn tell_renewed<'a>(&self, leases: impl IntoIterator<Item = &'a Lease>, decided: &Decided) {
+    async fn give_back(&self, lease: LeaseRef) -> Result<bool, Error> {
+        let decided = self
+            .writer
+            .decide_usual("release", &lease, &lease.key)
+            .await?;
+        decided.outcome()
+    }
+
+    async fn step_handoff(&self, step: HandoffStep, keys: usize) -> Result<HandoffState, Error> {
+        let decided = self.writer.decide("handoff", &step, keys, false).await?;
+        let state = decided.outcome()?;
+        if let HandoffState::Moved(lease) = &state {
+            self.notify_renewed([lease.as_ref()], &decided);
+        }
+        Ok(state)
+    }
+
+    async fn commit_changes(&self, changes: Transaction, keys: usize) -> Result<Committed, Error> {
+        let decided = self.writer.decide("commit", &changes, keys, false).await?;
+        let committed = decided.outcome()?;
+        if let Committed::Done { leases, .. } = &committed {
+            self.notify_renewed(leases, &decided);
+        }
+        Ok(committed)
+    }
+
+    /// A command without anything more to it.
+    async fn decided<T: DeserializeOwned>(
+        &self,
+        name: &'static str,
+        command: impl Serialize,
+        keys: usize,
+    ) -> Result<T, Error> {
+        let decided = self.writer.decide(name, &command, keys, false).await?;
+        decided.outcome()
+    }
+
+    /// Notifies watchers here that an acquire or a handoff kept what its holder had already.
+    fn notify_renewed<'a>(&self, leases: impl IntoIterator<Item = &'a Lease>, decided: &Decided) {
         if self.renewer.events == RenewalEvents::Live {
             let kept = leases
                 .into_iter()
@@ -174,9 +225,50 @@ fn check_text(field: &'static str, text: Option<&str>) -> Result<(), Invalid> {
     Ok(())
 }
 
-fn check_acquire(request: &Acquire) -> Result<(), Invalid> {
-    request.validate()?;
-    check_text("force", request.force.as_deref())
+/// Checks a command, and what only this store cannot hold.
+fn check_command(command: &Command) -> Result<(), Invalid> {
+    command.validate()?;
+    let acquire = match command {
+        Command::Acquire(request) => Some(request),
+        Command::Commit(changes) => {
+            for write in &changes.writes {
+                check_text("value", write.value.as_deref())?;
+                check_text("note", write.note.as_deref())?;
+            }
+            changes.acquire.as_ref()
+        }
+        Command::Renew(request) => {
+            if let Renewals::These(renewals) = &request.leases {
+                for renewal in renewals {
+                    check_text("stats", renewal.stats.as_deref())?;
+                }
+            }
+            None
+        }
+        Command::Revoke(request) => {
+            check_text("reason", Some(&request.reason))?;
+            None
+        }
+        Command::Release(_) | Command::Depart(_) | Command::Handoff(_) => None,
+    };
+    acquire.map_or(Ok(()), |acquire| {
+        check_text("force", acquire.force.as_deref())
+    })
+}
+
+/// How many keys a command is about, as far as one can tell.
+fn keys_of(command: &Command) -> usize {
+    let wanted = |acquire: &Acquire| acquire.want.keys().len();
+    match command {
+        Command::Acquire(request) => wanted(request),
+        Command::Commit(changes) => {
+            let acquired = changes.acquire.as_ref().map_or(0, wanted);
+            changes.writes.len() + changes.release.len() + 1 + acquired
+        }
+        // How much it releases is not known, so it goes alone.
+        Command::Depart(_) => usize::MAX / 2,
+        Command::Renew(_) | Command::Release(_) | Command::Revoke(_) | Command::Handoff(_) => 1,
+    }
 }
 
 impl Authority for Postgres {
@@ -203,143 +295,51 @@ impl Authority for Postgres {
         }
     }
 
-    fn now(&self) -> Answer<'_, UnixMillis> {
-        Box::pin(self.reader.now())
-    }
-
-    fn acquire(&self, request: Acquire) -> Answer<'_, Acquired> {
-        Box::pin(async move {
-            check_acquire(&request)?;
-            let keys = request.want.keys().len();
-            let may_wait = request.wait_ms > 0;
-            if let Some(key) = usual::key_of(&request) {
-                let name = "acquire";
-                let decided = self.writer.decide_usual(name, &request, key).await?;
-                if let Some(lease) = usual::granted(&request, key, &decided)? {
-                    return Ok(Acquired::Granted {
-                        leases: vec![lease],
-                        fresh: true,
-                    });
-                }
-                return self.acquired(&decided);
+    fn decide(&self, command: Command) -> Answer<'_, Outcome> {
+        if let Err(invalid) = check_command(&command) {
+            return Box::pin(std::future::ready(Err(invalid.into())));
+        }
+        let keys = keys_of(&command);
+        match command {
+            Command::Acquire(request) => {
+                answered(self.acquire_keys(request, keys), Outcome::Acquired)
             }
-            let decided = self
-                .writer
-                .decide("acquire", &request, keys, may_wait)
-                .await?;
-            self.acquired(&decided)
-        })
-    }
-
-    fn renew(&self, request: Renew) -> Answer<'_, Vec<Renewed>> {
-        Box::pin(async move {
-            request.validate()?;
-            if let Renewals::These(renewals) = &request.leases {
-                for renewal in renewals {
-                    check_text("stats", renewal.stats.as_deref())?;
-                }
+            Command::Renew(request) => answered(self.renewer.renew(request), Outcome::Renewed),
+            Command::Release(lease) => answered(self.give_back(lease), Outcome::Released),
+            Command::Revoke(request) => {
+                answered(self.decided("revoke", request, keys), Outcome::Revoked)
             }
-            self.renewer.renew(request).await
-        })
-    }
-
-    fn release(&self, lease: LeaseRef) -> Answer<'_, bool> {
-        Box::pin(async move {
-            self.writer
-                .decide_usual("release", &lease, &lease.key)
-                .await?
-                .outcome()
-        })
-    }
-
-    fn revoke(&self, request: Revoke) -> Answer<'_, Option<Lease>> {
-        Box::pin(async move {
-            request.validate()?;
-            check_text("reason", Some(&request.reason))?;
-            self.writer
-                .decide("revoke", &request, 1, false)
-                .await?
-                .outcome()
-        })
-    }
-
-    fn depart(&self, departure: Departure) -> Answer<'_, Vec<Lease>> {
-        Box::pin(async move {
-            // How much it releases is not known, so it goes alone.
-            let keys = usize::MAX / 2;
-            self.writer
-                .decide("depart", &departure, keys, false)
-                .await?
-                .outcome()
-        })
-    }
-
-    fn handoff(&self, step: HandoffStep) -> Answer<'_, HandoffState> {
-        Box::pin(async move {
-            step.validate()?;
-            let decided = self.writer.decide("handoff", &step, 1, false).await?;
-            let state: HandoffState = decided.outcome()?;
-            if let HandoffState::Moved(lease) = &state {
-                self.tell_renewed([lease.as_ref()], &decided);
+            Command::Depart(departure) => {
+                answered(self.decided("depart", departure, keys), Outcome::Departed)
             }
-            Ok(state)
-        })
-    }
-
-    fn commit(&self, transaction: Transaction) -> Answer<'_, Committed> {
-        Box::pin(async move {
-            transaction.validate()?;
-            for write in &transaction.writes {
-                check_text("value", write.value.as_deref())?;
-                check_text("note", write.note.as_deref())?;
+            Command::Handoff(step) => answered(self.step_handoff(step, keys), Outcome::Handoff),
+            Command::Commit(changes) => {
+                answered(self.commit_changes(changes, keys), Outcome::Committed)
             }
-            let mut keys = transaction.writes.len() + transaction.release.len() + 1;
-            if let Some(acquire) = &transaction.acquire {
-                check_acquire(acquire)?;
-                keys += acquire.want.keys().len();
+        }
+    }
+
+    fn look(&self, query: Query) -> Answer<'_, View> {
+        let reader = &self.reader;
+        match query {
+            Query::Now(()) => answered(reader.now(), View::Now),
+            Query::Lease(key) => answered(async move { reader.lease(&key).await }, View::Lease),
+            Query::LeaseById(id) => answered(reader.lease_by_id(id), View::LeaseById),
+            Query::Leases(query) => {
+                answered(async move { reader.leases(&query).await }, View::Leases)
             }
-            let decided = self
-                .writer
-                .decide("commit", &transaction, keys, false)
-                .await?;
-            let committed: Committed = decided.outcome()?;
-            if let Committed::Done { leases, .. } = &committed {
-                self.tell_renewed(leases, &decided);
+            Query::Check(tokens) => {
+                answered(async move { reader.check(&tokens).await }, View::Checked)
             }
-            Ok(committed)
-        })
-    }
-
-    fn lease(&self, key: Key) -> Answer<'_, Option<Lease>> {
-        Box::pin(async move { self.reader.lease(&key).await })
-    }
-
-    fn lease_by_id(&self, id: LeaseId) -> Answer<'_, Option<Lease>> {
-        Box::pin(self.reader.lease_by_id(id))
-    }
-
-    fn leases(&self, query: LeaseQuery) -> Answer<'_, Page<Lease>> {
-        Box::pin(async move { self.reader.leases(&query).await })
-    }
-
-    fn check(&self, tokens: Vec<(Key, Token)>) -> Answer<'_, Vec<Verdict>> {
-        Box::pin(async move { self.reader.check(&tokens).await })
-    }
-
-    fn record(&self, key: Key) -> Answer<'_, Option<Record>> {
-        Box::pin(async move { self.reader.record(&key).await })
-    }
-
-    fn records(&self, query: RecordQuery) -> Answer<'_, Page<Record>> {
-        Box::pin(async move { self.reader.records(&query).await })
-    }
-
-    fn events(&self, query: EventQuery) -> Answer<'_, EventPage> {
-        Box::pin(async move { self.reader.events(&query).await })
-    }
-
-    fn seals(&self, after: Revision, limit: usize) -> Answer<'_, SealPage> {
-        Box::pin(self.reader.seals(after, limit))
+            Query::Record(key) => answered(async move { reader.record(&key).await }, View::Record),
+            Query::Records(query) => {
+                answered(async move { reader.records(&query).await }, View::Records)
+            }
+            Query::Events(query) => {
+                answered(async move { reader.events(&query).await }, View::Events)
+            }
+            Query::Seals((after, limit)) => answered(reader.seals(after, limit), View::Seals),
+        }
     }
 
     fn watch(&self, watching: Watching) -> Answer<'_, Watch> {

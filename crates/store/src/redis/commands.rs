@@ -76,7 +76,6 @@ pub(super) fn request(call: &mut Call, request: &Acquire) -> Result<(), Error> {
 
 impl Inner {
     pub(super) async fn renew(&self, request: Renew) -> Result<Vec<Renewed>, Error> {
-        request.validate()?;
         let Renewals::These(renewals) = request.leases else {
             return self.renew_all(&request.holder).await;
         };
@@ -147,7 +146,6 @@ impl Inner {
     }
 
     pub(super) async fn revoke(&self, request: Revoke) -> Result<Option<Lease>, Error> {
-        request.validate()?;
         let mut key = None;
         // Once by the grant's event; when the history has forgotten that, by a look at what is live.
         for _ in 0..2 {
@@ -185,7 +183,6 @@ impl Inner {
     }
 
     pub(super) async fn handoff(&self, step: HandoffStep) -> Result<lease::HandoffState, Error> {
-        step.validate()?;
         let mut call = self.call();
         match &step {
             HandoffStep::Offer {
@@ -220,7 +217,6 @@ impl Inner {
     }
 
     pub(super) async fn commit(&self, transaction: Transaction) -> Result<Committed, Error> {
-        transaction.validate()?;
         let mut call = self.call();
         call.number(transaction.expect.len() as u64);
         for expect in &transaction.expect {

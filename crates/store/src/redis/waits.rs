@@ -92,7 +92,6 @@ impl Drop for Ticket {
 
 /// Asks for keys, and waits as long as the request says.
 pub(super) async fn acquire(inner: &Arc<Inner>, request: Acquire) -> Result<Acquired, Error> {
-    request.validate()?;
     // For the same holder a repeated grant is the same grant; a second slot of a pool is not.
     let repeat = match request.want {
         Want::All(_) => Repeat::Safe,

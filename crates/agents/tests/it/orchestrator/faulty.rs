@@ -10,10 +10,7 @@ use std::{
 
 use futures_util::{StreamExt as _, stream};
 use lease::{
-    Acquire, Acquired, Answer, Authority, Capabilities, Committed, Departure, Error, EventPage,
-    EventQuery, HandoffState, HandoffStep, Key, Lease, LeaseId, LeaseQuery, LeaseRef, Page, Record,
-    RecordQuery, Renew, Renewed, Revision, Revoke, Token, Transaction, UnixMillis, Verdict, Want,
-    Watch, Watching, history::SealPage,
+    Answer, Authority, Capabilities, Command, Error, Outcome, Query, View, Want, Watch, Watching,
 };
 use tokio::sync::watch;
 
@@ -129,24 +126,21 @@ impl Authority for Faulty {
     fn capabilities(&self) -> Capabilities {
         self.inner.capabilities()
     }
-    fn seals(&self, after: Revision, limit: usize) -> Answer<'_, SealPage> {
-        self.pass("seals", move || self.inner.seals(after, limit))
-    }
-    fn now(&self) -> Answer<'_, UnixMillis> {
-        self.pass("now", || self.inner.now())
-    }
-    fn acquire(&self, request: Acquire) -> Answer<'_, Acquired> {
+
+    fn decide(&self, command: Command) -> Answer<'_, Outcome> {
         let mut is_lost = false;
-        if matches!(request.want, Want::Any(_)) {
+        if let Command::Acquire(request) = &command
+            && matches!(request.want, Want::Any(_))
+        {
             let fewer = |left: usize| left.checked_sub(1);
             let took = self
                 .lose_slots
                 .fetch_update(Ordering::SeqCst, Ordering::SeqCst, fewer);
             is_lost = took.is_ok();
         }
-        self.pass("acquire", move || {
+        self.pass(command.name(), move || {
             Box::pin(async move {
-                let answer = self.inner.acquire(request).await;
+                let answer = self.inner.decide(command).await;
                 if is_lost {
                     Err(Error::Unknown("the answer was lost".into()))
                 } else {
@@ -155,45 +149,11 @@ impl Authority for Faulty {
             })
         })
     }
-    fn renew(&self, request: Renew) -> Answer<'_, Vec<Renewed>> {
-        self.pass("renew", || self.inner.renew(request))
+
+    fn look(&self, query: Query) -> Answer<'_, View> {
+        self.pass(query.name(), || self.inner.look(query))
     }
-    fn release(&self, lease: LeaseRef) -> Answer<'_, bool> {
-        self.pass("release", || self.inner.release(lease))
-    }
-    fn revoke(&self, request: Revoke) -> Answer<'_, Option<Lease>> {
-        self.pass("revoke", || self.inner.revoke(request))
-    }
-    fn depart(&self, departure: Departure) -> Answer<'_, Vec<Lease>> {
-        self.pass("depart", || self.inner.depart(departure))
-    }
-    fn handoff(&self, step: HandoffStep) -> Answer<'_, HandoffState> {
-        self.pass("handoff", || self.inner.handoff(step))
-    }
-    fn commit(&self, transaction: Transaction) -> Answer<'_, Committed> {
-        self.pass("commit", || self.inner.commit(transaction))
-    }
-    fn lease(&self, key: Key) -> Answer<'_, Option<Lease>> {
-        self.pass("lease", || self.inner.lease(key))
-    }
-    fn lease_by_id(&self, id: LeaseId) -> Answer<'_, Option<Lease>> {
-        self.pass("lease_by_id", move || self.inner.lease_by_id(id))
-    }
-    fn leases(&self, query: LeaseQuery) -> Answer<'_, Page<Lease>> {
-        self.pass("leases", || self.inner.leases(query))
-    }
-    fn check(&self, tokens: Vec<(Key, Token)>) -> Answer<'_, Vec<Verdict>> {
-        self.pass("check", || self.inner.check(tokens))
-    }
-    fn record(&self, key: Key) -> Answer<'_, Option<Record>> {
-        self.pass("record", || self.inner.record(key))
-    }
-    fn records(&self, query: RecordQuery) -> Answer<'_, Page<Record>> {
-        self.pass("records", || self.inner.records(query))
-    }
-    fn events(&self, query: EventQuery) -> Answer<'_, EventPage> {
-        self.pass("events", || self.inner.events(query))
-    }
+
     fn watch(&self, watching: Watching) -> Answer<'_, Watch> {
         self.pass("watch", move || {
             Box::pin(async move {

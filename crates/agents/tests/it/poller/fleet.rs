@@ -244,14 +244,6 @@ impl Watchdog {
 /// A store whose stream says nothing about targets, as Redis' does when a foreign program writes them.
 struct Deaf(Arc<dyn Authority>);
 
-macro_rules! passed_on {
-    ($($method:ident($($argument:ident: $type:ty),*) -> $answer:ty;)*) => {
-        $(fn $method(&self, $($argument: $type),*) -> lease::Answer<'_, $answer> {
-            self.0.$method($($argument),*)
-        })*
-    };
-}
-
 impl Authority for Deaf {
     fn capabilities(&self) -> lease::Capabilities {
         self.0.capabilities()
@@ -270,22 +262,11 @@ impl Authority for Deaf {
         })
     }
 
-    passed_on! {
-        now() -> lease::UnixMillis;
-        acquire(request: lease::Acquire) -> lease::Acquired;
-        renew(request: lease::Renew) -> Vec<lease::Renewed>;
-        release(lease: lease::LeaseRef) -> bool;
-        revoke(request: lease::Revoke) -> Option<lease::Lease>;
-        depart(departure: lease::Departure) -> Vec<lease::Lease>;
-        handoff(step: lease::HandoffStep) -> lease::HandoffState;
-        commit(transaction: Transaction) -> lease::Committed;
-        lease(key: Key) -> Option<lease::Lease>;
-        lease_by_id(id: lease::LeaseId) -> Option<lease::Lease>;
-        leases(query: lease::LeaseQuery) -> lease::Page<lease::Lease>;
-        check(tokens: Vec<(Key, lease::Token)>) -> Vec<lease::Verdict>;
-        record(key: Key) -> Option<lease::Record>;
-        records(query: lease::RecordQuery) -> lease::Page<lease::Record>;
-        events(query: lease::EventQuery) -> lease::EventPage;
-        seals(after: lease::Revision, limit: usize) -> lease::history::SealPage;
+    fn decide(&self, command: lease::Command) -> lease::Answer<'_, lease::Outcome> {
+        self.0.decide(command)
+    }
+
+    fn look(&self, query: lease::Query) -> lease::Answer<'_, lease::View> {
+        self.0.look(query)
     }
 }

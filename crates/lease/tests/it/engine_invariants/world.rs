@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use lease::{
-    Acquire, Acquired, Departure, Engine, Event, EventKind, Grace, HandoffStep, Holder, Key, Lease,
-    LeaseQuery, LeaseRef, OnOutage, Renew, Renewal, Renewals, Revoke, Status, Token, Transaction,
-    Ttl, UnixMillis, Want, Watching, Write,
-    engine::{Command, Effects, Options, Outcome, Resume, StoredSlot, Ticket},
+    Acquire, Acquired, Command, Departure, Engine, Event, EventKind, Grace, HandoffStep, Holder,
+    Key, Lease, LeaseQuery, LeaseRef, OnOutage, Renew, Renewal, Renewals, Revoke, Status, Token,
+    Transaction, Ttl, UnixMillis, Want, Watching, Write,
+    engine::{Decision, Effects, Options, Resume, StoredSlot, Ticket},
     history::Verifier,
 };
 
@@ -72,7 +72,10 @@ impl World {
             Move::Pass { ms, tick } => {
                 self.now = self.now.plus(*ms);
                 if *tick {
-                    self.apply(Command::Tick);
+                    self.change(|engine, now, effects| {
+                        engine.tick(now, effects);
+                        None
+                    });
                 }
             }
             Move::Restart(orderly) => self.restart(*orderly),
@@ -80,7 +83,10 @@ impl World {
                 let place = usize::from(*pick) % self.waiting.len().max(1);
                 if let Some(ticket) = self.waiting.iter().nth(place).copied() {
                     self.waiting.remove(&ticket);
-                    self.apply(Command::Abandon(ticket));
+                    self.change(|engine, now, effects| {
+                        engine.abandon(now, ticket, effects);
+                        None
+                    });
                 }
             }
             _ => {
@@ -217,14 +223,21 @@ impl World {
     }
 
     fn apply(&mut self, command: Command) {
+        self.change(|engine, now, effects| {
+            let decision = engine.apply(now, command, effects);
+            Some(decision.expect("moves are well formed"))
+        });
+    }
+
+    fn change(
+        &mut self,
+        change: impl FnOnce(&mut Engine, UnixMillis, &mut Effects) -> Option<Decision>,
+    ) {
         self.effects.clear();
-        let outcome = self
-            .engine
-            .apply(self.now, command, &mut self.effects)
-            .expect("moves are well formed");
+        let decision = change(&mut self.engine, self.now, &mut self.effects);
         self.transcript
-            .push(format!("{outcome:?} {:?}", self.effects));
-        if let Outcome::Waiting(ticket) = outcome {
+            .push(format!("{decision:?} {:?}", self.effects));
+        if let Some(Decision::Waiting(ticket)) = decision {
             assert!(self.waiting.insert(ticket), "a ticket is used once");
         }
         self.take_in();

@@ -50,7 +50,7 @@ async fn acquire(
     let acquired = if asked.form == Form::Camera {
         admission::acquire(&app, &caller, &request, asked.acquire).await?
     } else {
-        ops::acquire(&app, &caller, asked.acquire).await?
+        ops::acquire(&app, &caller, asked.acquire, ops::Budget::Acquires).await?
     };
     let leases = match acquired {
         Acquired::Granted { leases, .. } => leases,

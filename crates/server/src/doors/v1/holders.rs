@@ -51,7 +51,7 @@ async fn present(
              without a tenant",
         ));
     }
-    match ops::grant(&app, &caller, acquire).await? {
+    match ops::acquire(&app, &caller, acquire, ops::Budget::Presence).await? {
         Acquired::Granted { leases, .. } => leases
             .first()
             .map(|lease| Json(HolderPresence::from(lease)))

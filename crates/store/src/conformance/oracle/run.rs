@@ -3,10 +3,10 @@
 use std::{collections::HashMap, time::Duration};
 
 use lease::{
-    Acquire, Acquired, Departure, Engine, Event, EventKind, Expect, Grace, HandoffStep, Holder,
-    Key, Labels, Lease, LeaseId, LeaseQuery, LeaseRef, OnOutage, RecordQuery, Renew, Renewal,
-    Renewals, Revision, Revoke, Status, Transaction, Ttl, UnixMillis, Want, Write,
-    engine::{Command, Effects, Options, Outcome, Ticket},
+    Acquire, Acquired, Command, Departure, Engine, Event, EventKind, Expect, Grace, HandoffStep,
+    Holder, Key, Labels, Lease, LeaseId, LeaseQuery, LeaseRef, OnOutage, Outcome, RecordQuery,
+    Renew, Renewal, Renewals, Revision, Revoke, Status, Transaction, Ttl, UnixMillis, Want, Write,
+    engine::{Decision, Effects, Options, Ticket},
 };
 
 use super::{
@@ -341,7 +341,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    async fn apply(&mut self, command: Command) -> Result<Outcome, Differs> {
+    async fn apply(&mut self, command: Command) -> Result<Decision, Differs> {
         let now = self.now().await;
         self.engine
             .apply(now, command, &mut self.effects)
@@ -349,40 +349,24 @@ impl<'a> Run<'a> {
     }
 
     async fn decide(&mut self, mine: Command, theirs: Command) -> Result<(), Differs> {
-        let invalid = match &mine {
-            Command::Acquire(request) => request.validate().is_err(),
-            Command::Handoff(step) => step.validate().is_err(),
-            _ => false,
-        };
-        if invalid {
+        if mine.validate().is_err() {
             return Ok(());
         }
-        let outcome = self.apply(mine).await?;
-        if let (Outcome::Waiting(ticket), Command::Acquire(request)) = (&outcome, &theirs) {
-            self.start_waiting(*ticket, request.clone()).await?;
-        } else {
-            let answer = tokio::time::timeout(PATIENCE, self.ask(theirs));
-            let answer = answer
-                .await
-                .map_err(|_| format!("no answer from the store, the engine says {outcome:?}"))??;
-            self.compare(&outcome, &answer)?;
+        match (self.apply(mine).await?, theirs) {
+            (Decision::Waiting(ticket), Command::Acquire(request)) => {
+                self.start_waiting(ticket, request).await?;
+            }
+            (Decision::Waiting(_), other) => return Err(format!("{other:?} waits")),
+            (Decision::Now(mine), theirs) => {
+                let answer = self.stage.authority.decide(theirs);
+                let theirs = tokio::time::timeout(PATIENCE, answer)
+                    .await
+                    .map_err(|_| format!("no answer from the store, the engine says {mine:?}"))?
+                    .map_err(|error| format!("the store failed: {error}"))?;
+                self.compare(&mine, &theirs)?;
+            }
         }
         self.follow().await
-    }
-
-    async fn ask(&self, command: Command) -> Result<Outcome, Differs> {
-        let authority = &self.stage.authority;
-        let answer = match command {
-            Command::Acquire(it) => authority.acquire(it).await.map(Outcome::Acquired),
-            Command::Renew(it) => authority.renew(it).await.map(Outcome::Renewed),
-            Command::Release(it) => authority.release(it).await.map(Outcome::Released),
-            Command::Revoke(it) => authority.revoke(it).await.map(Outcome::Revoked),
-            Command::Depart(it) => authority.depart(it).await.map(Outcome::Departed),
-            Command::Handoff(it) => authority.handoff(it).await.map(Outcome::Handoff),
-            Command::Commit(it) => authority.commit(it).await.map(Outcome::Committed),
-            Command::Abandon(_) | Command::Tick => Ok(Outcome::Done),
-        };
-        answer.map_err(|error| format!("the store failed: {error}"))
     }
 
     fn compare(&mut self, mine: &Outcome, theirs: &Outcome) -> Result<(), Differs> {
@@ -553,7 +537,7 @@ impl<'a> Run<'a> {
     async fn tick(&mut self) -> Result<(), Differs> {
         let now = self.now().await;
         if self.engine.next_tick().is_some_and(|at| at <= now) {
-            self.apply(Command::Tick).await?;
+            self.engine.tick(now, &mut self.effects);
         }
         self.follow().await
     }
@@ -589,7 +573,8 @@ impl<'a> Run<'a> {
         }
         let wait = self.waits.remove(usize::from(pick) % self.waits.len());
         let before = self.stage.pending(&wait.key, &wait.holder).await;
-        self.apply(Command::Abandon(wait.ticket)).await?;
+        let now = self.now().await;
+        self.engine.abandon(now, wait.ticket, &mut self.effects);
         wait.task.abort();
         let left = async {
             while self.stage.pending(&wait.key, &wait.holder).await >= before {

@@ -7,11 +7,10 @@ use std::{
 
 use futures_util::StreamExt as _;
 use lease::{
-    Acquire, Acquired, Answer, Authority, Capabilities, Cause, Committed, Departure, Error,
-    EventPage, EventQuery, HandoffState, HandoffStep, Holder, Key, Lease, LeaseId, LeaseQuery,
-    LeaseRef, Loss, Notice, OnOutage, Page, Record, RecordQuery, Renew, Renewals, Renewed,
-    Revision, Revoke, Token, Transaction, UnixMillis, Verdict, Want, Watch, Watching,
-    history::SealPage,
+    Acquire, Acquired, Answer, Authority, Capabilities, Cause, Command, Committed, Departure,
+    Error, HandoffState, HandoffStep, Holder, Key, Lease, LeaseRef, Loss, Notice, OnOutage,
+    Outcome, Query, Renew, Renewals, Renewed, Token, Transaction, Verdict, View, Want, Watch,
+    Watching, answered,
 };
 use tokio::sync::watch;
 
@@ -274,95 +273,53 @@ impl Authority for Broken {
         self.inner.capabilities()
     }
 
-    fn now(&self) -> Answer<'_, UnixMillis> {
-        self.inner.now()
-    }
-
-    fn acquire(&self, request: Acquire) -> Answer<'_, Acquired> {
-        Box::pin(self.ask(request))
-    }
-
-    fn renew(&self, request: Renew) -> Answer<'_, Vec<Renewed>> {
-        Box::pin(self.keep(request))
-    }
-
-    fn release(&self, lease: LeaseRef) -> Answer<'_, bool> {
-        Box::pin(self.give_back(lease))
-    }
-
-    fn revoke(&self, request: Revoke) -> Answer<'_, Option<Lease>> {
-        self.inner.revoke(request)
-    }
-
-    fn depart(&self, mut departure: Departure) -> Answer<'_, Vec<Lease>> {
-        if let (Some(Fault::DeathTakesAll), Departure::Died(holder)) = (self.fault, &departure) {
-            departure = Departure::Left(holder.clone());
+    fn decide(&self, command: Command) -> Answer<'_, Outcome> {
+        match command {
+            Command::Acquire(request) => answered(self.ask(request), Outcome::Acquired),
+            Command::Renew(request) => answered(self.keep(request), Outcome::Renewed),
+            Command::Release(lease) => answered(self.give_back(lease), Outcome::Released),
+            Command::Depart(Departure::Died(holder)) if self.has(Fault::DeathTakesAll) => {
+                let left = Departure::Left(holder);
+                self.inner.decide(Command::Depart(left))
+            }
+            Command::Handoff(step) => answered(self.step(step), Outcome::Handoff),
+            Command::Commit(transaction) => {
+                answered(self.transact(transaction), Outcome::Committed)
+            }
+            command @ (Command::Revoke(_) | Command::Depart(_)) => self.inner.decide(command),
         }
-        self.inner.depart(departure)
     }
 
-    fn handoff(&self, step: HandoffStep) -> Answer<'_, HandoffState> {
-        Box::pin(self.step(step))
-    }
-
-    fn commit(&self, transaction: Transaction) -> Answer<'_, Committed> {
-        Box::pin(self.transact(transaction))
-    }
-
-    fn lease(&self, key: Key) -> Answer<'_, Option<Lease>> {
-        self.inner.lease(key)
-    }
-
-    fn lease_by_id(&self, id: LeaseId) -> Answer<'_, Option<Lease>> {
-        self.inner.lease_by_id(id)
-    }
-
-    fn leases(&self, mut query: LeaseQuery) -> Answer<'_, Page<Lease>> {
-        if self.has(Fault::ListsForeignKinds) {
+    fn look(&self, mut query: Query) -> Answer<'_, View> {
+        if let Query::Leases(query) = &mut query
+            && self.has(Fault::ListsForeignKinds)
+        {
             query.kind = None;
         }
-        self.inner.leases(query)
-    }
-
-    fn check(&self, tokens: Vec<(Key, Token)>) -> Answer<'_, Vec<Verdict>> {
         Box::pin(async move {
-            let mut verdicts = self.inner.check(tokens).await?;
-            if self.has(Fault::PassesEnded) {
-                for verdict in &mut verdicts {
-                    if *verdict == Verdict::Ended {
-                        *verdict = Verdict::Current;
+            let mut view = self.inner.look(query).await?;
+            match &mut view {
+                View::Checked(verdicts) if self.has(Fault::PassesEnded) => {
+                    for verdict in verdicts {
+                        if *verdict == Verdict::Ended {
+                            *verdict = Verdict::Current;
+                        }
                     }
                 }
-            }
-            Ok(verdicts)
-        })
-    }
-
-    fn record(&self, key: Key) -> Answer<'_, Option<Record>> {
-        self.inner.record(key)
-    }
-
-    fn records(&self, query: RecordQuery) -> Answer<'_, Page<Record>> {
-        self.inner.records(query)
-    }
-
-    fn events(&self, query: EventQuery) -> Answer<'_, EventPage> {
-        Box::pin(async move {
-            let mut page = self.inner.events(query).await?;
-            if self.has(Fault::ReversesHistory) && !page.more {
-                page.events.reverse();
-            }
-            if self.has(Fault::ChangesHistory) {
-                for event in &mut page.events {
-                    event.at = event.at.plus(1);
+                View::Events(page) => {
+                    if self.has(Fault::ReversesHistory) && !page.more {
+                        page.events.reverse();
+                    }
+                    if self.has(Fault::ChangesHistory) {
+                        for event in &mut page.events {
+                            event.at = event.at.plus(1);
+                        }
+                    }
                 }
+                _ => {}
             }
-            Ok(page)
+            Ok(view)
         })
-    }
-
-    fn seals(&self, after: Revision, limit: usize) -> Answer<'_, SealPage> {
-        self.inner.seals(after, limit)
     }
 
     fn watch(&self, watching: Watching) -> Answer<'_, Watch> {

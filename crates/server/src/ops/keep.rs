@@ -1,0 +1,126 @@
+//! Keeping leases.
+
+use std::{collections::HashSet, sync::Arc};
+
+use lease::{Key, Lease, LeaseQuery, Loss, Renew, Renewal, Renewals, Renewed, polling::NODE};
+
+use super::{ended, may_own, measured};
+use crate::{App, Reject, auth::Caller};
+
+/// Keeps leases. A caller that is bound to a tenant reaches only that tenant's leases; any other one
+/// is unknown to it.
+pub(crate) async fn renew(
+    app: &App,
+    caller: &Caller,
+    request: Renew,
+) -> Result<Vec<Renewed>, Reject> {
+    request.validate()?;
+    if let Renewals::These(renewals) = &request.leases {
+        // A presence that was announced at `/holders` is kept like any other lease.
+        let keys = renewals.iter().map(|renewal| &renewal.key);
+        may_own(caller, keys.filter(|key| key.kind() != NODE))?;
+    }
+    let Some(tenant) = caller.tenant.as_deref() else {
+        return renew_all(app, request).await;
+    };
+    let own = live_of(app, &request.holder, Some(tenant)).await?;
+    let asked = match request.leases {
+        Renewals::All => own.iter().map(Renewal::of).collect(),
+        Renewals::These(renewals) => renewals,
+    };
+    let own: HashSet<Key> = own.into_iter().map(|lease| lease.key).collect();
+    let mine: Vec<bool> = asked.iter().map(|it| own.contains(&it.key)).collect();
+    let foreign: Vec<Renewed> = asked
+        .iter()
+        .zip(&mine)
+        .filter(|(_, mine)| !**mine)
+        .map(|(it, _)| Renewed {
+            key: it.key.clone(),
+            token: it.token,
+            outcome: Err(Loss::Unknown),
+        })
+        .collect();
+    let keep = asked
+        .into_iter()
+        .zip(&mine)
+        .filter_map(|(it, mine)| mine.then_some(it))
+        .collect();
+    let kept = renew_all(
+        app,
+        Renew {
+            holder: request.holder,
+            leases: Renewals::These(keep),
+        },
+    )
+    .await?;
+    // Back into the order of the request.
+    let (mut kept, mut foreign) = (kept.into_iter(), foreign.into_iter());
+    Ok(mine
+        .into_iter()
+        .filter_map(|mine| if mine { kept.next() } else { foreign.next() })
+        .collect())
+}
+
+async fn renew_all(app: &App, request: Renew) -> Result<Vec<Renewed>, Reject> {
+    measured(
+        app,
+        "renew",
+        |renewed: &Vec<Renewed>| {
+            if renewed.iter().all(|it| it.outcome.is_ok()) {
+                "kept"
+            } else {
+                "lost"
+            }
+        },
+        app.authority().renew(request),
+    )
+    .await
+}
+
+/// The live leases of one holder, all pages.
+pub(crate) async fn live_of(
+    app: &App,
+    holder: &lease::Holder,
+    tenant: Option<&str>,
+) -> Result<Vec<Lease>, Reject> {
+    let mut query = LeaseQuery {
+        holder: Some(holder.name.clone()),
+        status: Some(lease::Status::Active),
+        tenant: tenant.map(str::to_owned),
+        limit: crate::query::MAX_PAGE,
+        ..LeaseQuery::default()
+    };
+    let mut found = Vec::new();
+    // As many as one renewal may name.
+    while found.len() < Renew::MAX_LEASES {
+        let page = app.authority().leases(query.clone()).await?;
+        query.after = page.items.last().map(|lease| lease.key.clone());
+        found.extend(page.items.into_iter().filter(|it| it.holder == *holder));
+        if !page.more {
+            break;
+        }
+    }
+    Ok(found)
+}
+
+/// Keeps one lease that was found by its id.
+pub(crate) async fn renew_one(
+    app: &App,
+    lease: &Lease,
+    stats: Option<Arc<str>>,
+) -> Result<Lease, Reject> {
+    let request = Renew {
+        holder: lease.holder.clone(),
+        leases: Renewals::These(vec![Renewal {
+            stats,
+            ..Renewal::of(lease)
+        }]),
+    };
+    let outcome = renew_all(app, request).await?.pop().map(|it| it.outcome);
+    match outcome {
+        Some(Ok(lease)) => Ok(lease),
+        // The history may remember the end of a lease that its key no longer does.
+        Some(Err(Loss::Unknown)) | None => Err(Reject::lost(&ended(lease.status))),
+        Some(Err(loss)) => Err(Reject::lost(&loss)),
+    }
+}
