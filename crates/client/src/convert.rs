@@ -1,6 +1,6 @@
 //! What came over the wire as the kernel's values.
 
-use lease::{Invalid, Lease, LeaseId, Loss, OnOutage, Renewed, Status, Token, Ttl};
+use lease::{Invalid, Lease, LeaseId, OnOutage, Status, Token, Ttl};
 use leasehold_api::{Check, LEASE_LABELS};
 
 /// A lease as the kernel has it. A handoff under way is not part of it on the wire.
@@ -45,20 +45,6 @@ pub(crate) fn lease(it: &leasehold_api::Lease) -> Result<Lease, Invalid> {
         labels: lease::Labels::new(labels)?,
         stats,
         handoff: None,
-    })
-}
-
-/// What became of one renewal.
-pub(crate) fn renewed(it: &leasehold_api::Renewed) -> Result<Renewed, Invalid> {
-    let outcome = match (&it.lease, &it.loss) {
-        (Some(kept), None) => Ok(lease(kept)?),
-        (None, Some(loss)) => Err(Loss::from(loss)),
-        _ => return Err(Invalid::new("renewed", "a lease or a loss")),
-    };
-    Ok(Renewed {
-        key: lease::Key::new(&it.kind, &it.id)?,
-        token: Token::new(it.token)?,
-        outcome,
     })
 }
 

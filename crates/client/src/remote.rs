@@ -12,8 +12,9 @@ use lease::{
     Answer, Authority, Capabilities, Command, EventQuery, Holder, Named, Outcome, Query, Revision,
     View, Want, Watch, Watching,
 };
-use leasehold_api::{authority, paths};
+use leasehold_api::{authority, paths, stream::Encoding};
 use serde::{Serialize, de::DeserializeOwned};
+use tokio::time::Instant;
 
 use crate::{Client, Error, HolderStream, client::Call, stream::WeakStream, watch};
 
@@ -23,6 +24,9 @@ const LIMIT: Duration = Duration::from_secs(5);
 
 /// A server as an authority. Clones are the same one.
 ///
+/// What a holder does takes its stream while somebody keeps one open ([`Remote::stream`], as every keeper
+/// does) and it works; everything else, and everything without a stream, takes plain calls.
+///
 /// A server that cannot be reached is `Unavailable`, since nothing happened; a request that was sent
 /// and not answered is `Unknown`.
 #[derive(Clone, Debug)]
@@ -31,6 +35,8 @@ pub struct Remote {
     capabilities: Arc<ArcSwap<Capabilities>>,
     /// The streams of the holders that are kept over this server: one each, however many keepers.
     streams: Arc<Mutex<HashMap<Holder, WeakStream>>>,
+    /// How the frames of those streams are written.
+    encoding: Encoding,
 }
 
 impl Remote {
@@ -51,7 +57,15 @@ impl Remote {
             client,
             capabilities: Arc::new(ArcSwap::from_pointee(unknown)),
             streams: Arc::default(),
+            encoding: Encoding::default(),
         }
+    }
+
+    /// The same, with streams whose frames people can read.
+    #[must_use]
+    pub fn with_readable_streams(mut self) -> Self {
+        self.encoding = Encoding::Json;
+        self
     }
 
     /// The stream of a holder: the one that is there, or a new one. It is closed when the last clone of
@@ -62,9 +76,46 @@ impl Remote {
             return stream;
         }
         streams.retain(|_, stream| stream.upgrade().is_some());
-        let stream = HolderStream::start(self.client.clone(), holder.clone());
+        let stream = HolderStream::start_as(self.client.clone(), holder.clone(), self.encoding);
         streams.insert(holder.clone(), stream.downgrade());
         stream
+    }
+
+    /// The stream of a holder, where somebody keeps one open and it works.
+    fn open_stream(&self, holder: &Holder) -> Option<HolderStream> {
+        let streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        let stream = streams.get(holder)?.upgrade()?;
+        stream.is_usable().then_some(stream)
+    }
+
+    /// Any stream that works: a watch belongs to no holder.
+    pub(crate) fn any_stream(&self) -> Option<HolderStream> {
+        let streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = streams.values().filter_map(WeakStream::upgrade);
+        open.find(HolderStream::is_usable)
+    }
+
+    /// What the holder's stream answers. `None` when the plain way is free: there is no stream, nothing
+    /// happened over it, or a second request does nothing that the first did not.
+    async fn over_stream(&self, command: &Command) -> Option<Result<Outcome, lease::Error>> {
+        let (holder, wait_ms) = match command {
+            Command::Acquire(request) => (&request.holder, request.wait_ms),
+            Command::Renew(request) => (&request.holder, 0),
+            Command::Release(lease) => (&lease.holder, 0),
+            Command::Depart(departure) => (departure.holder(), 0),
+            Command::Handoff(step) => (step.by(), 0),
+            Command::Revoke(_) | Command::Commit(_) => return None,
+        };
+        let stream = self.open_stream(holder)?;
+        let limit = LIMIT + Duration::from_millis(wait_ms);
+        match tokio::time::timeout(limit, stream.decide(command)).await {
+            Ok(Err(lease::Error::Unavailable(_))) => None,
+            Ok(Err(lease::Error::Unknown(_))) if is_repeatable(command) => None,
+            Ok(answer) => Some(answer),
+            Err(_) => Some(Err(lease::Error::Unknown(format!(
+                "nothing within {limit:?}"
+            )))),
+        }
     }
 
     /// A server that is there now.
@@ -107,11 +158,10 @@ impl Remote {
 /// only when it is certain that nothing happened.
 fn is_repeatable(command: &Command) -> bool {
     match command {
-        // The same holder gets the same lease again (L2), of a pool with the same request id (L5). A
-        // wait would lose its place, and force may hit the next holder.
+        // The same holder gets the same lease again (L2), of a pool with the same request id (L5); force
+        // may hit the next holder.
         Command::Acquire(request) => {
             (matches!(request.want, Want::All(_)) || request.labels.request().is_some())
-                && request.wait_ms == 0
                 && request.force.is_none()
         }
         Command::Handoff(_) => true,
@@ -119,19 +169,33 @@ fn is_repeatable(command: &Command) -> bool {
     }
 }
 
+/// Whether it may stand in a queue: over plain calls a repeat would lose its place.
+fn waits(command: &Command) -> bool {
+    matches!(command, Command::Acquire(request) if request.wait_ms > 0)
+}
+
 impl Authority for Remote {
     fn capabilities(&self) -> Capabilities {
         self.capabilities.load().as_ref().clone()
     }
 
-    fn decide(&self, command: Command) -> Answer<'_, Outcome> {
+    fn decide(&self, mut command: Command) -> Answer<'_, Outcome> {
         Box::pin(async move {
+            let began = Instant::now();
+            if let Some(answer) = self.over_stream(&command).await {
+                return answer;
+            }
+            let mut limit = LIMIT;
+            if let Command::Acquire(request) = &mut command {
+                // What was waited for already is not waited for again.
+                let waited = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+                request.wait_ms = request.wait_ms.saturating_sub(waited);
+                limit += Duration::from_millis(request.wait_ms);
+            }
             let name = command.name();
             let mut call = self.call(name, &command)?;
-            call.repeatable = is_repeatable(&command);
-            if let Command::Acquire(request) = &command {
-                call.limit += Duration::from_millis(request.wait_ms);
-            }
+            call.repeatable = is_repeatable(&command) && !waits(&command);
+            call.limit = limit;
             Ok(self
                 .client
                 .call_as(call, Named::<Outcome>::new(name))

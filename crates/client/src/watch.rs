@@ -1,4 +1,5 @@
-//! The authority's changes over HTTP: one connection, from its opening to its end. [`Follower`] makes
+//! The authority's changes over HTTP, on a holder's stream where one is open: one connection, from its
+//! opening to its end. [`Follower`] makes
 //! the next one from the last revision, so that nothing is missing in between; when that is gone the
 //! server says so with a snapshot (L20).
 
@@ -73,6 +74,12 @@ async fn connect(
     client: Client,
     watching: Watching,
 ) -> Result<Watch, lease::Error> {
+    if let Some(stream) = remote.any_stream() {
+        match tokio::time::timeout(OPEN_LIMIT, stream.watch(watching.clone())).await {
+            Ok(Err(lease::Error::Unavailable(_))) | Err(_) => {}
+            Ok(opened) => return opened,
+        }
+    }
     let connection = Connection::open(&remote, &client, &watching).await?;
     let notices = stream::unfold(Some(connection), |connection| async {
         let mut connection = connection?;

@@ -21,6 +21,11 @@ impl LeaseId {
         bytes[8..].copy_from_slice(&revision.get().to_be_bytes());
         Self(uuid::Builder::from_custom_bytes(bytes).into_uuid())
     }
+
+    /// From its sixteen bytes.
+    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(Uuid::from_bytes(bytes))
+    }
 }
 
 impl std::fmt::Display for LeaseId {

@@ -368,6 +368,17 @@ impl HandoffStep {
         }
     }
 
+    /// Who takes the step.
+    pub fn by(&self) -> &Holder {
+        match self {
+            Self::Offer { lease, .. } | Self::Commit { lease } | Self::Confirm { lease } => {
+                &lease.holder
+            }
+            Self::Prepare { successor, .. } => successor,
+            Self::Cancel { by, .. } => by,
+        }
+    }
+
     /// Every stage has a deadline: a minute to a day would hide a stuck one.
     pub fn validate(&self) -> Result<(), Invalid> {
         if let Self::Offer {

@@ -20,7 +20,7 @@ use crate::{Limits, Reject, frame::too_slow, place::Place};
 
 /// What a call to the kernel's own interface may always hold: a transaction has several records of
 /// 256 KiB each.
-const KERNEL_BODY_BYTES: usize = 8 * 1024 * 1024;
+pub(crate) const KERNEL_BODY_BYTES: usize = 8 * 1024 * 1024;
 
 /// How much of a body that is too large is read all the same: most senders look for an answer only
 /// after they have sent everything, and would see a closed connection instead of the refusal.

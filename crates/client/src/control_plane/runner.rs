@@ -38,7 +38,6 @@ pub type Observer = Arc<dyn Fn(&'static str, &'static str, u64) + Send + Sync>;
 
 /// The service and the three ways to talk to it.
 struct Service {
-    client: Client,
     control: ControlPlaneClient,
     remote: Remote,
 }
@@ -266,17 +265,14 @@ impl RunnerClient {
         result
     }
 
-    /// This runner's stream, where the server has one.
-    fn keep_stream(&self) -> Option<HolderStream> {
+    /// Opens this runner's stream, where the server has one.
+    fn keep_stream(&self) {
         let service = self.service.load();
-        if service.control.is_plain() {
-            return None;
-        }
         let mut slot = lock(&self.stream);
-        if let Some(stream) = slot.as_ref() {
-            return Some(stream.clone());
+        if service.control.is_plain() || slot.is_some() {
+            return;
         }
-        let stream = HolderStream::start(service.client.clone(), self.holder.clone());
+        let stream = service.remote.stream(&self.holder);
         let (mut from, to) = (stream.subscribe(), self.losses.clone());
         tokio::spawn(async move {
             loop {
@@ -287,8 +283,7 @@ impl RunnerClient {
                 }
             }
         });
-        *slot = Some(stream.clone());
-        Some(stream)
+        *slot = Some(stream);
     }
 
     async fn acquire_camera(&self, request: Acquire) -> Result<Acquired, lease::Error> {
@@ -396,18 +391,8 @@ impl RunnerClient {
         if !plain.is_empty() {
             return self.renew_plain(plain).await;
         }
-        if let Some(stream) = self.keep_stream() {
-            let began = self.clock.boot();
-            match stream.renew(&request).await {
-                // Nothing was sent, so the other way is free.
-                Err(lease::Error::Unavailable(_)) => {}
-                renewed => {
-                    let word = if renewed.is_ok() { "yes" } else { "unknown" };
-                    (self.observer)("renew", word, self.clock.boot().since(began));
-                    return renewed;
-                }
-            }
-        }
+        // What goes through the remote authority takes the stream while it is up.
+        self.keep_stream();
         self.remote("renew", |at| async move { at.remote.renew(request).await })
             .await
     }
@@ -526,8 +511,7 @@ fn open(server: Options, clock: &Arc<dyn Clock>) -> Result<Service, Error> {
     let client = Client::new(server)?;
     Ok(Service {
         control: ControlPlaneClient::over(client.clone(), clock.clone()),
-        remote: Remote::new(client.clone()),
-        client,
+        remote: Remote::new(client),
     })
 }
 

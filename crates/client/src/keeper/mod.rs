@@ -37,7 +37,7 @@ pub use warden::Peers;
 
 use leasehold_clock::Backoff;
 
-use crate::{HolderStream, Remote, stream::Streamed, wait::limited};
+use crate::{HolderStream, Remote, wait::limited};
 use registry::Registry;
 use state::Holding;
 
@@ -62,9 +62,9 @@ pub struct Options {
     /// Whether the authority's stream of changes is watched, so that a revocation is known at once
     /// instead of at the next renewal (L17). It carries only what happens to this holder.
     pub watch: bool,
-    /// Whether a keeper over a [`crate::Remote`] opens the holder's stream: renewals then take it while
-    /// it is up, losses come down on it instead of over a watch, and the end of this process ends the
-    /// leases that asked for it (L15). A server without streams is used with plain calls.
+    /// Whether a keeper over a [`crate::Remote`] opens the holder's stream: what the holder does then takes
+    /// it while it is up, losses come down on it instead of over a watch, and the end of this process ends
+    /// the leases that asked for it (L15). A server without streams is used with plain calls.
     pub stream: bool,
     /// Losses that come from elsewhere, for instance from a [`crate::HolderStream`].
     pub losses: Option<Arc<dyn Losses>>,
@@ -193,18 +193,10 @@ impl Keeper {
         options: Options,
     ) -> Self {
         let end = CancellationToken::new();
-        let stream = options
-            .stream
-            .then(|| (&*authority as &dyn Any).downcast_ref::<Remote>())
-            .flatten()
-            .map(|remote| (remote.clone(), remote.stream(&holder)));
-        let (authority, stream): (Arc<dyn Authority>, _) = match stream {
-            Some((remote, stream)) => {
-                let streamed = Streamed::new(remote, stream.clone());
-                (Arc::new(streamed), Some(stream))
-            }
-            None => (authority, None),
-        };
+        let remote = (&*authority as &dyn Any).downcast_ref::<Remote>();
+        let stream = remote
+            .filter(|_| options.stream)
+            .map(|remote| remote.stream(&holder));
         let core = Arc::new(Core {
             authority,
             holder,

@@ -9,18 +9,24 @@ use std::{
     time::Duration,
 };
 
-use futures_util::{SinkExt, StreamExt};
-use lease::{Holder, Renewed};
-use leasehold_api::stream::{Down, Up};
-use tokio::sync::{broadcast, mpsc, oneshot, watch};
+use futures_util::{
+    SinkExt, StreamExt,
+    stream::{SplitSink, SplitStream},
+};
+use lease::Holder;
+use leasehold_api::{
+    authority::Frame,
+    stream::{Batch, Down, Encoding, Payload, Up, Welcome, read_down},
+};
+use tokio::sync::{broadcast, mpsc, mpsc::error::TrySendError, watch};
 use tokio_tungstenite::tungstenite::Message;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Link, Request,
+    Answer, Link, Request,
     socket::{self, Socket},
 };
-use crate::{Client, Error, convert, keeper::Told};
+use crate::{Client, Error, keeper::Told};
 use leasehold_clock::Backoff;
 
 /// A connection on which nothing comes, not even a ping, is dead. Servers ping every 15 seconds or
@@ -33,10 +39,15 @@ const RETRY_MS: (u64, u64) = (40, 10_000);
 static LINES: AtomicU64 = AtomicU64::new(0);
 /// How long a goodbye may take.
 const GOODBYE_LIMIT: Duration = Duration::from_secs(1);
+/// How many requests go into one message at most.
+const MANY: usize = 256;
+/// From how many bytes on a message is sent before the next request is added.
+const MESSAGE_BYTES: usize = 64 * 1024;
 
 pub(super) struct Parts {
     pub client: Client,
     pub holder: Holder,
+    pub encoding: Encoding,
     pub requests: mpsc::Receiver<Request>,
     pub losses: broadcast::Sender<Told>,
     pub link: watch::Sender<Link>,
@@ -46,14 +57,13 @@ pub(super) struct Parts {
     pub silent: Arc<AtomicBool>,
 }
 
-type Answer = oneshot::Sender<Result<Vec<Renewed>, lease::Error>>;
-
 /// What is under way on one connection. Requests without an answer are `Unknown` when it ends: they
 /// are dropped with it.
 #[derive(Default)]
 struct Pending {
-    last: u64,
     answers: HashMap<u64, Answer>,
+    /// Watches that nobody follows any more.
+    cancelled: Vec<u64>,
 }
 
 pub(super) async fn run(mut parts: Parts) {
@@ -68,9 +78,11 @@ async fn keep_open(parts: &mut Parts, line: u64) {
     let mut backoff = Backoff::new(RETRY_MS.0, RETRY_MS.1);
     let end = parts.end.clone();
     loop {
+        let opening = socket::open(&parts.client, &parts.holder, parts.encoding, line);
         let opened = tokio::select! {
             () = end.cancelled() => return,
-            opened = socket::open(&parts.client, &parts.holder, line) => opened,
+            () = refuse(&mut parts.requests) => return,
+            opened = opening => opened,
         };
         match opened {
             Ok(socket) => {
@@ -92,8 +104,17 @@ async fn keep_open(parts: &mut Parts, line: u64) {
         }
         tokio::select! {
             () = end.cancelled() => return,
+            () = refuse(&mut parts.requests) => return,
             () = tokio::time::sleep(Duration::from_millis(backoff.next_ms())) => {}
         }
+    }
+}
+
+/// While there is no connection, requests that are waiting for one have not been sent: whoever made them
+/// is free to go another way. Ends when nobody can make any more.
+async fn refuse(requests: &mut mpsc::Receiver<Request>) {
+    while let Some(request) = requests.recv().await {
+        request.answer.unavailable("the stream is down");
     }
 }
 
@@ -106,106 +127,154 @@ fn note(parts: &Parts, error: &Error) {
 }
 
 /// Talks until the connection ends, and says whether the server had welcomed this holder.
-async fn converse(parts: &mut Parts, mut socket: Socket) -> bool {
+async fn converse(parts: &mut Parts, socket: Socket) -> bool {
+    let (mut sink, mut messages) = socket.split();
     let mut pending = Pending::default();
-    let mut welcomed = false;
+    let mut batch = Batch::new(parts.encoding, parts.holder.clone());
+    let mut welcome: Option<Box<Welcome>> = None;
+    let mut requests = Vec::new();
+    // What was sent may still be on its way out; meanwhile answers are read, and nothing else is sent.
+    let mut flushing = false;
     let end = parts.end.clone();
     loop {
         tokio::select! {
             () = end.cancelled() => {
-                goodbye(&mut socket).await;
-                return welcomed;
+                goodbye(parts, &mut sink, &mut messages).await;
+                return welcome.is_some();
             }
-            received = tokio::time::timeout(SILENCE_LIMIT, socket.next()) => {
+            received = tokio::time::timeout(SILENCE_LIMIT, messages.next()) => {
                 let Ok(Some(Ok(message))) = received else {
                     // Neither silence nor a message that cannot be read is a death, and the server
                     // shall not take it as one. On a connection that is gone this fails at once.
-                    goodbye(&mut socket).await;
-                    return welcomed;
+                    goodbye(parts, &mut sink, &mut messages).await;
+                    return welcome.is_some();
                 };
                 parts.silent.store(false, Ordering::Release);
-                let Message::Text(text) = message else { continue };
-                let Ok(down) = serde_json::from_str::<Down>(&text) else {
-                    // A message of a newer server.
-                    tracing::debug!("a message on the holder's stream that is not known here");
-                    continue;
-                };
-                if let Down::Goodbye { reason } = &down {
-                    tracing::debug!(reason, "the server closed the holder's stream");
-                    return welcomed;
-                }
-                welcomed |= matches!(down, Down::Welcome { .. });
-                heard(parts, &mut pending, down);
-            }
-            request = parts.requests.recv(), if welcomed => {
-                let Some(request) = request else {
-                    goodbye(&mut socket).await;
-                    return welcomed;
-                };
-                let up = pending.add(request);
-                let Ok(text) = serde_json::to_string(&up) else { continue };
-                if socket.send(Message::text(text)).await.is_err() {
-                    return welcomed;
+                if !heard(parts, &mut pending, &mut welcome, &message) {
+                    return welcome.is_some();
                 }
             }
+            flushed = sink.flush(), if flushing => {
+                if flushed.is_err() {
+                    return welcome.is_some();
+                }
+                flushing = false;
+            }
+            count = parts.requests.recv_many(&mut requests, MANY), if welcome.is_some() && !flushing => {
+                if count == 0 {
+                    goodbye(parts, &mut sink, &mut messages).await;
+                    return welcome.is_some();
+                }
+                let largest = welcome.as_ref().map_or(0, |it| it.max_message_bytes);
+                for request in requests.drain(..) {
+                    pending.add(&mut batch, request, largest);
+                    if batch.len() > MESSAGE_BYTES && !feed(&mut sink, &mut batch).await {
+                        return true;
+                    }
+                }
+                if !feed(&mut sink, &mut batch).await {
+                    return true;
+                }
+                flushing = true;
+            }
+        }
+        for id in pending.cancelled.drain(..) {
+            batch.up(0, &Up::Cancel(id));
+        }
+        if !batch.is_empty() && !flushing {
+            if !feed(&mut sink, &mut batch).await {
+                return true;
+            }
+            flushing = true;
         }
     }
 }
 
-async fn goodbye(socket: &mut Socket) {
+/// Hands a message over; false when the connection is gone. It goes out with the next flush, or before
+/// that when it is long.
+async fn feed(sink: &mut SplitSink<Socket, Message>, batch: &mut Batch) -> bool {
+    let message = match batch.take() {
+        None => return true,
+        Some(Payload::Binary(bytes)) => Message::binary(bytes),
+        Some(Payload::Text(text)) => Message::text(text),
+    };
+    sink.feed(message).await.is_ok()
+}
+
+async fn goodbye(
+    parts: &Parts,
+    sink: &mut SplitSink<Socket, Message>,
+    messages: &mut SplitStream<Socket>,
+) {
+    let mut batch = Batch::new(parts.encoding, parts.holder.clone());
+    batch.up(0, &Up::Goodbye);
     let saying = async {
-        let text = serde_json::to_string(&Up::Goodbye).unwrap_or_default();
         // Courtesies: the server may be gone already.
-        let _ = socket.send(Message::text(text)).await;
-        let _ = socket.close(None).await;
-        while let Some(Ok(_)) = socket.next().await {}
+        let _ = feed(sink, &mut batch).await;
+        let _ = sink.close().await;
+        while let Some(Ok(_)) = messages.next().await {}
     };
     let _ = tokio::time::timeout(GOODBYE_LIMIT, saying).await;
 }
 
-fn heard(parts: &Parts, pending: &mut Pending, down: Down) {
-    match down {
-        Down::Welcome { proves_death, .. } => {
-            parts.link.send_replace(Link::Up { proves_death });
-            // What was lost before is not told again.
-            tell(parts, Told::Missed);
+/// Reads a message; false for the server's goodbye.
+fn heard(
+    parts: &Parts,
+    pending: &mut Pending,
+    welcome: &mut Option<Box<Welcome>>,
+    message: &Message,
+) -> bool {
+    let frames = match message {
+        Message::Text(text) => read_down(Encoding::Json, text.as_bytes(), &parts.holder),
+        Message::Binary(bytes) => read_down(Encoding::Binary, bytes, &parts.holder),
+        _ => return true,
+    };
+    for frame in frames {
+        let (id, down) = match frame {
+            Ok(frame) => (frame.id, frame.body),
+            // What a newer server sends by itself is not for this holder; an answer that cannot be read
+            // leaves it open what happened.
+            Err(unread) => {
+                tracing::debug!(
+                    ?unread,
+                    "a frame on the holder's stream that is not known here"
+                );
+                let text = format!("an answer that cannot be read: {}", unread.error.expected);
+                pending.answer(unread.id, Err(lease::Error::Unknown(text)));
+                continue;
+            }
+        };
+        match down {
+            Down::Welcome(it) => {
+                let proves_death = it.proves_death;
+                *welcome = Some(it);
+                parts.link.send_replace(Link::Up { proves_death });
+                // What was lost before is not reported again.
+                tell(parts, Told::Missed);
+            }
+            Down::Lost(lost) => tell(
+                parts,
+                Told::Lost {
+                    key: lost.key,
+                    token: lost.token,
+                    loss: lost.loss,
+                },
+            ),
+            Down::Missed => tell(parts, Told::Missed),
+            Down::Goodbye(reason) => {
+                tracing::debug!(reason, "the server closed the holder's stream");
+                return false;
+            }
+            Down::Failed(problem) if id == 0 => tracing::warn!(
+                detail = problem.detail,
+                "the holder's stream was not understood"
+            ),
+            Down::Failed(problem) => pending.answer(id, Err(Error::Problem(problem).into())),
+            Down::Notice(frame) => pending.notice(id, *frame),
+            answer => pending.answer(id, Ok(answer)),
         }
-        Down::Renewed { seq, results } => {
-            let renewed = results.iter().map(convert::renewed).collect();
-            pending.answer(
-                seq,
-                Result::map_err(renewed, |invalid: lease::Invalid| {
-                    lease::Error::Unknown(format!("an answer that cannot be read: {invalid}"))
-                }),
-            );
-        }
-        Down::Failed {
-            seq: Some(seq),
-            problem,
-        } => pending.answer(seq, Err(Error::Problem(problem).into())),
-        Down::Lost {
-            kind,
-            id,
-            token,
-            loss,
-            ..
-        } => {
-            let told = lease::Key::new(&kind, &id)
-                .and_then(|key| Ok((key, lease::Token::new(token)?)))
-                .map_or(Told::Missed, |(key, token)| Told::Lost {
-                    key,
-                    token,
-                    loss: (&loss).into(),
-                });
-            tell(parts, told);
-        }
-        Down::Missed => tell(parts, Told::Missed),
-        Down::Failed { seq: None, problem } => tracing::warn!(
-            detail = problem.detail,
-            "the holder's stream was not understood"
-        ),
-        Down::Goodbye { .. } => {}
     }
+    true
 }
 
 fn tell(parts: &Parts, told: Told) {
@@ -213,21 +282,54 @@ fn tell(parts: &Parts, told: Told) {
     drop(parts.losses.send(told));
 }
 
+impl Answer {
+    /// Nothing was sent.
+    fn unavailable(self, why: &str) {
+        let error = lease::Error::Unavailable(why.to_owned());
+        match self {
+            Self::Once(answer) => drop(answer.send(Err(error))),
+            Self::Notices(notices) => drop(notices.try_send(Err(error))),
+            Self::Nobody => {}
+        }
+    }
+}
+
 impl Pending {
-    fn add(&mut self, request: Request) -> Up {
-        self.last += 1;
-        // Whoever gave up on an answer makes room.
-        self.answers.retain(|_, answer| !answer.is_closed());
-        self.answers.insert(self.last, request.answer);
-        Up::Renew {
-            seq: self.last,
-            leases: request.leases,
+    fn add(&mut self, batch: &mut Batch, request: Request, largest: usize) {
+        let Request { id, up, answer } = request;
+        if let Answer::Once(waiting) = &answer
+            && waiting.is_closed()
+        {
+            // Given up before it was sent.
+            return;
+        }
+        if let Up::Cancel(of) = up {
+            self.answers.remove(&of);
+        }
+        if !batch.up_within(id, &up, largest.saturating_sub(MESSAGE_BYTES)) {
+            return answer.unavailable("more than one message takes");
+        }
+        if !matches!(answer, Answer::Nobody) {
+            self.answers.insert(id, answer);
         }
     }
 
-    fn answer(&mut self, seq: u64, outcome: Result<Vec<Renewed>, lease::Error>) {
-        if let Some(answer) = self.answers.remove(&seq) {
-            drop(answer.send(outcome));
+    fn answer(&mut self, id: u64, outcome: Result<Down, lease::Error>) {
+        match (self.answers.remove(&id), outcome) {
+            (Some(Answer::Once(answer)), outcome) => drop(answer.send(outcome)),
+            (Some(Answer::Notices(notices)), Err(error)) => drop(notices.try_send(Err(error))),
+            _ => {}
+        }
+    }
+
+    fn notice(&mut self, id: u64, frame: Frame) {
+        let Some(Answer::Notices(notices)) = self.answers.get(&id) else {
+            return;
+        };
+        // Whoever does not keep up, or does not listen any more, is not waited for.
+        if let Err(TrySendError::Full(_) | TrySendError::Closed(_)) = notices.try_send(Ok(frame)) {
+            self.answers.remove(&id);
+            self.cancelled.push(id);
         }
     }
 }

@@ -6,7 +6,7 @@ use http::{Uri, header::AUTHORIZATION};
 use lease::Holder;
 use leasehold_api::{
     paths,
-    stream::{OWN_ADDRESS, SUBPROTOCOL},
+    stream::{Encoding, OWN_ADDRESS},
 };
 use rustls::pki_types::ServerName;
 use tokio::{
@@ -14,14 +14,16 @@ use tokio::{
     net::TcpStream,
 };
 use tokio_tungstenite::{
-    WebSocketStream, client_async,
-    tungstenite::{self, ClientRequestBuilder},
+    WebSocketStream, client_async_with_config,
+    tungstenite::{self, ClientRequestBuilder, protocol::WebSocketConfig},
 };
 
 use crate::{Client, Error, transport::chain};
 
 /// How long connecting may take, up to the server's welcome.
 const OPEN_LIMIT: Duration = Duration::from_secs(5);
+/// The largest message that is read: as large as any other answer.
+const MAX_MESSAGE_BYTES: usize = 64 * 1024 * 1024;
 
 /// Bytes both ways, encrypted or not.
 pub(super) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -30,14 +32,24 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 pub(super) type Socket = WebSocketStream<Box<dyn Duplex>>;
 
 /// `line` tells this stream from the others of the process.
-pub(super) async fn open(client: &Client, holder: &Holder, line: u64) -> Result<Socket, Error> {
-    match tokio::time::timeout(OPEN_LIMIT, connect(client, holder, line)).await {
+pub(super) async fn open(
+    client: &Client,
+    holder: &Holder,
+    encoding: Encoding,
+    line: u64,
+) -> Result<Socket, Error> {
+    match tokio::time::timeout(OPEN_LIMIT, connect(client, holder, encoding, line)).await {
         Ok(outcome) => outcome,
         Err(_) => Err(Error::Unavailable(format!("nothing within {OPEN_LIMIT:?}"))),
     }
 }
 
-async fn connect(client: &Client, holder: &Holder, line: u64) -> Result<Socket, Error> {
+async fn connect(
+    client: &Client,
+    holder: &Holder,
+    encoding: Encoding,
+    line: u64,
+) -> Result<Socket, Error> {
     let path = paths::fill(paths::HOLDER_STREAM, &[holder.name.as_str()]);
     let incarnation = paths::encode(holder.incarnation.as_str());
     let uri: Uri = format!("{}{path}?incarnation={incarnation}", client.url())
@@ -77,13 +89,16 @@ async fn connect(client: &Client, holder: &Holder, line: u64) -> Result<Socket, 
         Box::new(tcp)
     };
     let mut request = ClientRequestBuilder::new(uri)
-        .with_sub_protocol(SUBPROTOCOL)
+        .with_sub_protocol(encoding.subprotocol())
         .with_header(OWN_ADDRESS, own_address.to_string());
     if let Some(bearer) = client.bearer() {
         let bearer = bearer.to_str().unwrap_or_default();
         request = request.with_header(AUTHORIZATION.as_str(), bearer);
     }
-    match client_async(request, bytes).await {
+    let config = WebSocketConfig::default()
+        .max_message_size(Some(MAX_MESSAGE_BYTES))
+        .max_frame_size(Some(MAX_MESSAGE_BYTES));
+    match client_async_with_config(request, bytes, Some(config)).await {
         Ok((socket, _)) => Ok(socket),
         Err(tungstenite::Error::Http(response)) => {
             let body = response.body().as_deref().unwrap_or_default();

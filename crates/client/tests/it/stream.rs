@@ -1,15 +1,16 @@
 //! The holder's stream against a real server.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use lease::{Authority, Renew, Renewals, Revoke};
-use leasehold_client::{
-    HolderStream, Keeper, Lost, keeper,
-    stream::{Link, Streamed},
+use lease::{
+    Acquire, Acquired, Authority, Departure, HandoffState, HandoffStep, Holder, Lease, LeaseRef,
+    Notice, Renew, Renewals, Revoke, Watching,
 };
+use leasehold_client::{HolderStream, Keeper, Lost, Remote, keeper, stream::Link};
+use leasehold_testkit::Proxy;
 
 use crate::{
-    served::{Served, up},
+    served::{Served, client, up},
     world::{PATIENCE, World, eventually, key, quiet, ttl},
 };
 
@@ -20,9 +21,10 @@ async fn l17_a_loss_comes_down_at_once() {
     let holder = leasehold_client::new_holder("a").unwrap();
     let stream = HolderStream::start(served.client(), holder.clone());
     up(&stream).await;
-    let authority = Streamed::new(served.remote().await, stream.clone());
+    let authority = served.remote().await;
     let options = keeper::Options {
         losses: Some(Arc::new(stream.clone())),
+        stream: false,
         ..quiet()
     };
     let clock = Arc::new(world.clock.clone());
@@ -92,32 +94,250 @@ async fn a_keeper_over_a_server_without_streams_uses_plain_calls() {
     assert!(!stream.is_up());
 }
 
+/// Behind a proxy, with the stream of a holder open.
+async fn proxied(served: &Served) -> (Proxy, Remote, Holder, HolderStream) {
+    let proxy = Proxy::start(served.address).await;
+    let remote = Remote::new(client(&format!("http://{}", proxy.addr())));
+    let holder = leasehold_client::new_holder("a").unwrap();
+    let stream = remote.stream(&holder);
+    up(&stream).await;
+    (proxy, remote, holder, stream)
+}
+
+fn granted(acquired: Acquired) -> Lease {
+    match acquired {
+        Acquired::Granted { mut leases, .. } => leases.pop().unwrap(),
+        Acquired::Refused(refusal) => panic!("{refusal:?}"),
+    }
+}
+
 #[tokio::test]
-async fn l9_renewals_take_the_stream_and_plain_calls_without_it() {
+async fn what_a_holder_does_takes_the_stream_and_plain_calls_without_it() {
     let world = World::new();
     let served = Served::start(&world).await;
-    let holder = leasehold_client::new_holder("a").unwrap();
-    let stream = HolderStream::start(served.client(), holder.clone());
-    up(&stream).await;
-    let authority = Streamed::new(served.remote().await, stream.clone());
-    let clock = Arc::new(world.clock.clone());
-    let keeper = Keeper::start(Arc::new(authority.clone()), holder.clone(), clock, quiet());
-    let guard = keeper.acquire_one(key("x"), ttl(30_000)).await.unwrap();
-    world.clock.advance(10_000);
-    eventually("renewed", async || guard.deadline().get() == 38_000).await;
+    let (proxy, remote, holder, stream) = proxied(&served).await;
+    let next = leasehold_client::new_holder("next").unwrap();
+    let mut connections = vec![1];
+    for over_stream in [true, false] {
+        if !over_stream {
+            stream.clone().close().await;
+            assert_eq!(*stream.link().borrow(), Link::Down);
+        }
+        let lease = granted(
+            remote
+                .acquire(Acquire::one(key("x"), holder.clone(), ttl(30_000)))
+                .await
+                .unwrap(),
+        );
+        let all = Renew {
+            holder: holder.clone(),
+            leases: Renewals::All,
+        };
+        let renewed = remote.renew(all).await.unwrap();
+        assert_eq!(renewed[0].outcome.as_ref().unwrap().token, lease.token);
+        let offer = HandoffStep::Offer {
+            lease: LeaseRef::from(&lease),
+            successor: next.clone(),
+            prepare_ms: 1_000,
+            drain_ms: 1_000,
+            confirm_ms: 1_000,
+        };
+        let state = remote.handoff(offer).await.unwrap();
+        assert!(matches!(state, HandoffState::Open(_)), "{state:?}");
+        assert!(remote.release(LeaseRef::from(&lease)).await.unwrap());
+        let one = Acquire::one(key("y"), holder.clone(), ttl(30_000));
+        granted(remote.acquire(one).await.unwrap());
+        let left = Departure::Left(holder.clone());
+        assert_eq!(remote.depart(left).await.unwrap().len(), 1);
+        connections.push(proxy.accepted());
+    }
+    // One connection did it all while the stream was up, and then another one was needed.
+    assert_eq!(connections[1], 1);
+    assert!(connections[2] > 1);
+}
 
-    let all = Renew {
-        holder,
-        leases: Renewals::All,
+#[tokio::test]
+async fn a_thousand_operations_are_in_flight() {
+    let world = World::new();
+    let served = Served::start(&world).await;
+    let (proxy, remote, holder, _stream) = proxied(&served).await;
+    let cycles = (0..1_000).map(|number| {
+        let (remote, holder) = (remote.clone(), holder.clone());
+        tokio::spawn(async move {
+            let one = Acquire::one(key(&number.to_string()), holder, ttl(30_000));
+            let lease = granted(remote.acquire(one).await.unwrap());
+            remote.release(LeaseRef::from(&lease)).await.unwrap()
+        })
+    });
+    for cycle in cycles.collect::<Vec<_>>() {
+        assert!(cycle.await.unwrap());
+    }
+    assert_eq!(proxy.accepted(), 1);
+}
+
+/// The answer is lost with the connection. What may have been granted is asked for again, and is the
+/// same lease; what cannot be repeated is unknown.
+#[tokio::test]
+async fn a_cut_in_the_middle_of_an_operation() {
+    let world = World::new();
+    let served = Served::start(&world).await;
+    for operation in [
+        "acquire", "wait", "pool", "named pool", "release", "renew", "handoff",
+    ] {
+        let (proxy, remote, holder, stream) = proxied(&served).await;
+        let one = Acquire::one(key(operation), holder.clone(), ttl(30_000));
+        let held = granted(remote.acquire(one.clone()).await.unwrap());
+        let blocker = leasehold_client::new_holder("blocker").unwrap();
+        let taken = Acquire::one(key("taken"), blocker.clone(), ttl(30_000));
+        let taken = granted(world.store.acquire(taken).await.unwrap());
+        let mut waiting = Acquire::one(key("taken"), holder.clone(), ttl(30_000));
+        waiting.wait_ms = 60_000;
+        let pool = lease::Want::Any(vec![key("slot1"), key("slot2")]);
+        let pool = Acquire::of(pool, holder.clone(), ttl(30_000));
+        let mut named = pool.clone();
+        named.labels = named.labels.with_request("r1").unwrap();
+        let offer = HandoffStep::Offer {
+            lease: LeaseRef::from(&held),
+            successor: blocker,
+            prepare_ms: 1_000,
+            drain_ms: 1_000,
+            confirm_ms: 1_000,
+        };
+        let renew = Renew {
+            holder: holder.clone(),
+            leases: Renewals::All,
+        };
+        proxy.blackhole();
+        let reference = LeaseRef::from(&held);
+        let call = tokio::spawn(async move {
+            match operation {
+                "acquire" => remote.acquire(one).await.map(|it| Some(granted(it))),
+                "wait" => remote.acquire(waiting).await.map(|it| Some(granted(it))),
+                "pool" => remote.acquire(pool).await.map(|it| Some(granted(it))),
+                "named pool" => remote.acquire(named).await.map(|it| Some(granted(it))),
+                "release" => remote.release(reference).await.map(|_| None),
+                "renew" => remote.renew(renew).await.map(|_| None),
+                _ => remote.handoff(offer).await.map(|_| None),
+            }
+        });
+        // It is on its way; that nothing arrives can only be waited for.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(!call.is_finished(), "{operation}");
+        proxy.cut();
+        let mut link = stream.link();
+        link.wait_for(|it| *it == Link::Down).await.unwrap();
+        proxy.pass();
+        if operation == "wait" {
+            world.store.release(LeaseRef::from(&taken)).await.unwrap();
+        }
+        let outcome = tokio::time::timeout(PATIENCE, call).await.unwrap().unwrap();
+        match operation {
+            "acquire" => assert_eq!(outcome.unwrap().unwrap().token, held.token),
+            "wait" => {
+                let lease = outcome.unwrap().unwrap();
+                assert_eq!(world.lease(&key("taken")).await.unwrap().token, lease.token);
+                world.store.release(LeaseRef::from(&lease)).await.unwrap();
+            }
+            // Asked twice, and granted once.
+            "named pool" => {
+                let slot = outcome.unwrap().unwrap();
+                let live = async |id: &str| world.lease(&key(id)).await;
+                let own: Vec<_> = [live("slot1").await, live("slot2").await]
+                    .into_iter()
+                    .flatten()
+                    .filter(|it| it.holder == holder)
+                    .collect();
+                assert_eq!(own, [slot]);
+            }
+            "handoff" => assert!(outcome.is_ok(), "{outcome:?}"),
+            _ => {
+                let error = outcome.unwrap_err();
+                assert!(
+                    matches!(error, lease::Error::Unknown(_)),
+                    "{operation}: {error:?}"
+                );
+            }
+        }
+        if operation != "wait" {
+            world.store.release(LeaseRef::from(&taken)).await.unwrap();
+        }
+        // The stream is there again, and is used.
+        up(&stream).await;
+    }
+}
+
+#[tokio::test]
+async fn l6_giving_up_a_wait_takes_it_off_the_queue() {
+    let world = World::new();
+    let served = Served::start(&world).await;
+    let (_proxy, remote, holder, stream) = proxied(&served).await;
+    let other = leasehold_client::new_holder("other").unwrap();
+    let taken = Acquire::one(key("x"), other, ttl(30_000));
+    let taken = granted(world.store.acquire(taken).await.unwrap());
+    let waits = async || {
+        let query = lease::LeaseQuery {
+            status: Some(lease::Status::Pending),
+            limit: 10,
+            ..lease::LeaseQuery::default()
+        };
+        world.store.leases(query).await.unwrap().items.len()
     };
-    let over_stream = stream.renew(&all).await.unwrap();
-    let kept = over_stream[0].outcome.as_ref().unwrap();
-    assert_eq!(kept.token, guard.token());
-    stream.clone().close().await;
-    assert_eq!(*stream.link().borrow(), Link::Down);
-    assert!(stream.renew(&all).await.is_err());
-    assert_eq!(authority.renew(all).await.unwrap().len(), 1);
-    assert!(guard.is_owned());
+    let mut request = Acquire::one(key("x"), holder, ttl(30_000));
+    request.wait_ms = 60_000;
+    let waiting = tokio::spawn({
+        let remote = remote.clone();
+        async move { remote.acquire(request).await }
+    });
+    eventually("it waits", async || waits().await == 1).await;
+    waiting.abort();
+    eventually("it does not wait any more", async || waits().await == 0).await;
+    world.store.release(LeaseRef::from(&taken)).await.unwrap();
+    assert!(world.is_free(&key("x")).await);
+    assert!(
+        stream.is_usable(),
+        "a wait that was given up is not silence"
+    );
+}
+
+#[tokio::test]
+async fn l20_a_watch_takes_the_stream_and_misses_nothing_without_it() {
+    use futures_util::StreamExt as _;
+    let world = World::new();
+    let served = Served::start(&world).await;
+    let (proxy, remote, _, stream) = proxied(&served).await;
+    let mut watch = remote.watch(Watching::kinds(["test"])).await.unwrap();
+    // The first place to resume from was asked for with a plain call.
+    let before = proxy.accepted();
+    let mut changes = 0;
+    for round in 0..4 {
+        let id = round.to_string();
+        let ask = Acquire::one(
+            key(&id),
+            leasehold_client::new_holder("b").unwrap(),
+            ttl(30_000),
+        );
+        if round == 2 {
+            proxy.cut();
+        }
+        world.store.acquire(ask).await.unwrap();
+        if round == 2 {
+            let mut link = stream.link();
+            link.wait_for(|it| *it == Link::Down).await.unwrap();
+            proxy.pass();
+        }
+        loop {
+            let next = tokio::time::timeout(PATIENCE, watch.next()).await.unwrap();
+            if let Notice::Event(event) = next.unwrap().unwrap() {
+                assert_eq!(event.key, key(&id));
+                changes += 1;
+                break;
+            }
+        }
+        if round == 1 {
+            assert_eq!(proxy.accepted(), before, "on the stream");
+        }
+    }
+    assert_eq!(changes, 4);
 }
 
 #[tokio::test]

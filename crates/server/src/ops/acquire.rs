@@ -2,7 +2,7 @@
 
 use std::{future::Future, time::Duration};
 
-use lease::{Acquire, Acquired, Cause, Committed, Expect, Transaction};
+use lease::{Acquire, Acquired, Cause, Committed, Expect, Transaction, polling::WEIGHT};
 use leasehold_api::Code;
 use tokio::time::timeout;
 
@@ -42,6 +42,23 @@ pub(crate) async fn acquire(
         "acquire"
     };
     in_time(app, wait_ms, measured(app, op, word, call)).await
+}
+
+/// Announces a holder, or keeps its presence.
+pub(crate) async fn announce(
+    app: &App,
+    caller: &Caller,
+    presence: Acquire,
+) -> Result<Acquired, Reject> {
+    if presence.labels.get(WEIGHT).is_some() && !caller.is_agent() {
+        // Targets would be assigned to it.
+        return Err(Reject::new(
+            Code::AuthorizationFailed,
+            "the label weight announces an instance that polls: this needs the scope leases:admin \
+             without a tenant",
+        ));
+    }
+    acquire(app, caller, presence, Budget::Presence).await
 }
 
 /// Asks for keys, to be granted only while these records are as expected. `None` when one of them is
@@ -140,8 +157,15 @@ fn names(caller: &Caller, refusal: &lease::Refusal) -> bool {
     }
 }
 
-/// A refusal with another tenant's holder made unrecognisable.
-pub(crate) fn masked(
+/// An answer in which another tenant's holder cannot be recognised.
+pub(crate) fn masked(caller: &Caller, acquired: Acquired) -> Result<Acquired, Reject> {
+    Ok(match acquired {
+        Acquired::Refused(refusal) => Acquired::Refused(unnamed(caller, refusal)?),
+        granted @ Acquired::Granted { .. } => granted,
+    })
+}
+
+pub(super) fn unnamed(
     caller: &Caller,
     mut refusal: lease::Refusal,
 ) -> Result<lease::Refusal, Reject> {

@@ -9,7 +9,7 @@ use std::future::Future;
 
 use futures_util::{StreamExt as _, stream};
 use lease::{
-    Acquired, Command, Committed, Error, HandoffState, HandoffStep, Key, Lease, LeaseId, Loss,
+    Command, Committed, Error, HandoffState, HandoffStep, Key, Lease, LeaseId, Loss,
     Outcome, Query, Transaction, View,
 };
 use leasehold_api::{
@@ -18,7 +18,7 @@ use leasehold_api::{
 };
 use tokio::time::Instant;
 
-pub(crate) use acquire::{Budget, acquire, acquire_expecting, refused};
+pub(crate) use acquire::{Budget, acquire, acquire_expecting, announce, masked, refused};
 pub(crate) use end::{depart, release, revoke};
 pub(crate) use keep::{live_of, renew, renew_one};
 
@@ -76,10 +76,7 @@ pub(crate) async fn decide(
         Command::Acquire(request) => {
             request.validate()?;
             let acquired = acquire(app, caller, request, Budget::Acquires).await?;
-            Outcome::Acquired(match acquired {
-                Acquired::Refused(refusal) => Acquired::Refused(acquire::masked(caller, refusal)?),
-                granted @ Acquired::Granted { .. } => granted,
-            })
+            Outcome::Acquired(masked(caller, acquired)?)
         }
         Command::Renew(request) => Outcome::Renewed(renew(app, caller, request).await?),
         Command::Release(lease) => Outcome::Released(release(app, caller, lease).await?),
@@ -174,8 +171,12 @@ pub(crate) fn may_own<'a>(
     }
 }
 
-/// One step of a handoff (L18).
-async fn handoff(app: &App, caller: &Caller, step: HandoffStep) -> Result<HandoffState, Reject> {
+/// One step of a handoff (L18). What another tenant holds is unknown to a caller that is bound to one.
+pub(crate) async fn handoff(
+    app: &App,
+    caller: &Caller,
+    step: HandoffStep,
+) -> Result<HandoffState, Reject> {
     may_own(caller, [step.key()])?;
     if caller.tenant.is_some() {
         let live = app.authority().lease(step.key().clone()).await?;
@@ -199,7 +200,7 @@ async fn commit(app: &App, caller: &Caller, changes: Transaction) -> Result<Comm
     };
     let call = app.authority().commit(changes);
     Ok(match measured(app, "commit", word, call).await? {
-        Committed::Refused(refusal) => Committed::Refused(acquire::masked(caller, refusal)?),
+        Committed::Refused(refusal) => Committed::Refused(acquire::unnamed(caller, refusal)?),
         other => other,
     })
 }

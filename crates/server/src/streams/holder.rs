@@ -1,5 +1,5 @@
-//! One holder's stream: batched renewals up, losses down at once (L17), and the visible end of its
-//! process (L15).
+//! One holder's stream: what it does goes up, answers and losses come down (L17), and its end makes the end
+//! of its process visible (L15).
 
 use std::{io, time::Duration};
 
@@ -7,19 +7,27 @@ use axum::{
     Error,
     extract::ws::{CloseFrame, Message, WebSocket, close_code},
 };
-use lease::{Departure, Holder, Renew};
+use futures_util::FutureExt as _;
+use lease::{Departure, Holder};
 use leasehold_api::{
-    RenewManyRequest,
-    stream::{Down, Up},
+    Code,
+    stream::{self, Batch, Down, Encoding, Frame, Payload, Unread, Up, Welcome},
 };
 use tokio::time::{Instant, sleep_until};
 use tokio_tungstenite::tungstenite;
 
-use super::hub::Connection;
-use crate::{App, Reject, auth::Caller, ops};
+use super::{
+    hub::Connection,
+    operations::{self, Operations, failed},
+};
+use crate::{App, Reject, auth::Caller, body::KERNEL_BODY_BYTES, ops};
 
 /// How long a peer has to answer a goodbye.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How long a peer may take to read what it is sent.
+const SEND_LIMIT: Duration = Duration::from_secs(30);
+/// From how many bytes on a message goes out without waiting for further answers.
+const MESSAGE_BYTES: usize = 64 * 1024;
 
 /// Why an earlier connection of a holder is closed.
 const TAKEN_OVER: &str = "another connection of this holder took over";
@@ -30,6 +38,8 @@ pub(crate) struct Peer {
     pub caller: Caller,
     /// Whether the end of the connection can only mean the end of the process.
     pub direct: bool,
+    /// How frames are written.
+    pub encoding: Encoding,
 }
 
 /// How a stream came to its end.
@@ -81,125 +91,174 @@ async fn stays_away(app: &App, connection: &Connection) -> bool {
 }
 
 async fn talk(app: &App, peer: &Peer, connection: &mut Connection, socket: &mut WebSocket) -> End {
+    let mut speech = Speech {
+        socket,
+        batch: Batch::new(peer.encoding, peer.holder.clone()),
+    };
     let now = match app.authority().now().await {
         Ok(now) => now,
-        Err(error) => return goodbye(socket, &error.to_string()).await,
+        Err(error) => {
+            let reason = Reject::from(error).into_problem().detail;
+            return speech.goodbye(&reason).await;
+        }
     };
-    let welcome = Down::Welcome {
+    let welcome = Down::Welcome(Box::new(Welcome {
         holder: peer.holder.name.as_str().to_owned(),
         incarnation: peer.holder.incarnation.as_str().to_owned(),
         now: now.into(),
         proves_death: peer.direct,
-    };
-    if let Err(error) = say(socket, &welcome).await {
-        return ending(error);
+        max_acquires: operations::MAX_ACQUIRES,
+        max_others: operations::MAX_OTHERS,
+        max_message_bytes: max_message_bytes(app),
+    }));
+    speech.batch.down(0, &welcome);
+    if let Err(end) = speech.send().await {
+        return end;
     }
     let heartbeat = app.parts().limits.stream_heartbeat();
     let mut ping_at = Instant::now() + heartbeat;
+    let mut operations = Operations::new(app, peer);
     loop {
-        let said = tokio::select! {
-            () = app.closing().cancelled() => return goodbye(socket, "the server is stopping").await,
-            () = connection.replaced.cancelled() => {
-                return goodbye(socket, TAKEN_OVER).await;
+        tokio::select! {
+            () = app.closing().cancelled() => {
+                return speech.goodbye("the server is stopping").await;
             }
+            () = connection.replaced.cancelled() => return speech.goodbye(TAKEN_OVER).await,
             message = connection.messages.recv() => {
                 // The hub lets go of a connection only when a newer one took its place.
-                let Some(message) = message else { return goodbye(socket, TAKEN_OVER).await };
-                let mut said = say(socket, &message).await;
-                if said.is_ok() && connection.missed() {
-                    said = say(socket, &Down::Missed).await;
+                let Some(message) = message else { return speech.goodbye(TAKEN_OVER).await };
+                speech.batch.down(0, &message);
+                if connection.missed() {
+                    speech.batch.down(0, &Down::Missed);
                 }
-                said
             }
+            (id, down) = operations.next() => speech.batch.down(id, &down),
             () = sleep_until(ping_at) => {
                 ping_at = Instant::now() + heartbeat;
-                socket.send(Message::Ping(Vec::new().into())).await
+                if let Err(end) = speech.message(Message::Ping(Vec::new().into())).await {
+                    return end;
+                }
             }
-            received = socket.recv() => match received {
+            received = speech.socket.recv() => match received {
                 None => return End::Closed,
                 Some(Err(error)) => return ending(error),
                 Some(Ok(Message::Close(_))) => return End::Orderly,
-                Some(Ok(Message::Text(text))) => match heard(app, peer, text.as_bytes()).await {
-                    Some(answer) => say(socket, &answer).await,
-                    None => return End::Orderly,
-                },
-                Some(Ok(Message::Binary(_))) => say(socket, &failed(None, Reject::field("message", "a JSON text"))).await,
-                Some(Ok(Message::Ping(_) | Message::Pong(_))) => Ok(()),
+                Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
+                Some(Ok(Message::Text(text))) => {
+                    if heard(peer, &mut operations, &mut speech.batch, Encoding::Json, text.as_bytes()) {
+                        return End::Orderly;
+                    }
+                }
+                Some(Ok(Message::Binary(bytes))) => {
+                    if heard(peer, &mut operations, &mut speech.batch, Encoding::Binary, &bytes) {
+                        return End::Orderly;
+                    }
+                }
             },
+        }
+        if !speech.batch.is_empty() && operations.is_busy() {
+            // What is decided together is answered together: let the others come.
+            tokio::task::yield_now().await;
+        }
+        while speech.batch.len() < MESSAGE_BYTES
+            && let Some((id, down)) = operations.next().now_or_never()
+        {
+            speech.batch.down(id, &down);
+        }
+        if let Err(end) = speech.send().await {
+            return end;
+        }
+    }
+}
+
+/// Begins what a message asks for. What cannot be begun is answered right away. Tells whether the holder
+/// said goodbye.
+fn heard(
+    peer: &Peer,
+    operations: &mut Operations<'_>,
+    answers: &mut Batch,
+    encoding: Encoding,
+    message: &[u8],
+) -> bool {
+    if encoding != peer.encoding {
+        let expected = match peer.encoding {
+            Encoding::Binary => "binary messages on this connection",
+            Encoding::Json => "text messages on this connection",
         };
-        if let Err(error) = said {
-            return ending(error);
+        answers.down(0, &failed(Reject::field("message", expected)));
+        return false;
+    }
+    for frame in stream::read_up(encoding, message, &peer.holder) {
+        let (id, refused) = match frame {
+            Ok(Frame {
+                body: Up::Goodbye, ..
+            }) => return true,
+            Ok(frame) => (frame.id, operations.begin(frame)),
+            Err(unread) => (unread.id, Err(refusal(unread))),
+        };
+        if let Err(reject) = refused {
+            answers.down(id, &failed(reject));
         }
     }
+    false
 }
 
-/// Answers one message; `None` is the holder's goodbye.
-async fn heard(app: &App, peer: &Peer, text: &[u8]) -> Option<Down> {
-    let up = match leasehold_api::parse::<Up>(text) {
-        Ok(up) => up,
-        Err(error) => return Some(failed(None, Reject::invalid(vec![error]))),
-    };
-    match up {
-        Up::Goodbye => None,
-        Up::Renew { seq, leases } => {
-            let request = RenewManyRequest {
-                holder: Some(peer.holder.name.as_str().to_owned()),
-                incarnation: Some(peer.holder.incarnation.as_str().to_owned()),
-                leases,
-                ..RenewManyRequest::default()
-            };
-            let renewed = match request.check() {
-                Ok(request) => renew(app, peer, request).await,
-                Err(errors) => Err(Reject::invalid(errors)),
-            };
-            Some(match renewed {
-                Ok(renewed) => Down::Renewed {
-                    seq,
-                    results: renewed.iter().map(Into::into).collect(),
-                },
-                Err(reject) => failed(Some(seq), reject),
-            })
+/// A newer holder may ask for what is not known here: it learns that, and nothing happened.
+fn refusal(unread: Unread) -> Reject {
+    match unread.unknown_type {
+        Some(unknown) => Reject::new(
+            Code::NotSupported,
+            format!("frames of the type {unknown} are not known here"),
+        ),
+        None => Reject::invalid(vec![unread.error]),
+    }
+}
+
+/// The largest message that is read: as large as a body of the kernel's own interface.
+pub(crate) fn max_message_bytes(app: &App) -> usize {
+    app.parts().limits.body_bytes.max(KERNEL_BODY_BYTES)
+}
+
+/// The server's side of the conversation.
+struct Speech<'a> {
+    socket: &'a mut WebSocket,
+    batch: Batch,
+}
+
+impl Speech<'_> {
+    /// Sends what is in the batch, as one message.
+    async fn send(&mut self) -> Result<(), End> {
+        match self.batch.take() {
+            None => Ok(()),
+            Some(Payload::Binary(bytes)) => self.message(Message::Binary(bytes.into())).await,
+            Some(Payload::Text(text)) => self.message(Message::Text(text.into())).await,
         }
     }
-}
 
-async fn renew(app: &App, peer: &Peer, request: Renew) -> Result<Vec<lease::Renewed>, Reject> {
-    let limit = app.parts().limits.request_timeout();
-    tokio::time::timeout(limit, ops::renew(app, &peer.caller, request))
-        .await
-        .unwrap_or_else(|_| Err(crate::frame::too_slow()))
-}
-
-fn failed(seq: Option<u64>, reject: Reject) -> Down {
-    Down::Failed {
-        seq,
-        problem: Box::new(reject.into_problem()),
+    /// A peer that does not read does not get to keep its connection.
+    async fn message(&mut self, message: Message) -> Result<(), End> {
+        match tokio::time::timeout(SEND_LIMIT, self.socket.send(message)).await {
+            Ok(sent) => sent.map_err(ending),
+            Err(_) => Err(End::Unclear),
+        }
     }
-}
 
-async fn say(socket: &mut WebSocket, message: &Down) -> Result<(), Error> {
-    let text = serde_json::to_string(message).unwrap_or_default();
-    socket.send(Message::Text(text.into())).await
-}
-
-async fn goodbye(socket: &mut WebSocket, reason: &str) -> End {
-    let message = Down::Goodbye {
-        reason: reason.to_owned(),
-    };
-    // Courtesies: the peer may be gone already.
-    let _ = say(socket, &message).await;
-    let _ = socket
-        .send(Message::Close(Some(CloseFrame {
+    async fn goodbye(&mut self, reason: &str) -> End {
+        self.batch.down(0, &Down::Goodbye(reason.to_owned()));
+        // Courtesies: the peer may be gone already.
+        let _ = self.send().await;
+        let close = Message::Close(Some(CloseFrame {
             code: close_code::AWAY,
             reason: reason.to_owned().into(),
-        })))
+        }));
+        let _ = self.message(close).await;
+        // The peer answers with a close of its own; going before that would cut off what it still reads.
+        let _ = tokio::time::timeout(LAST_WORDS, async {
+            while let Some(Ok(_)) = self.socket.recv().await {}
+        })
         .await;
-    // The peer answers with a close of its own; going before that would cut off what it still reads.
-    let _ = tokio::time::timeout(LAST_WORDS, async {
-        while let Some(Ok(_)) = socket.recv().await {}
-    })
-    .await;
-    End::Orderly
+        End::Orderly
+    }
 }
 
 /// Tells the end of a process from the silence of a network. Only the peer's kernel sends FIN or RST;

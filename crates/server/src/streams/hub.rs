@@ -9,8 +9,8 @@ use std::{
     },
 };
 
-use lease::{Authority, Clock, Event, EventKind, Identity, LeaseQuery, Status, Watching};
-use leasehold_api::{Loss, stream::Down};
+use lease::{Authority, Clock, Event, EventKind, Identity, LeaseQuery, Loss, Status, Watching};
+use leasehold_api::stream::{Down, Lost};
 use leasehold_client::{Change, Follower};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -161,16 +161,12 @@ impl Hub {
                 .collect()
         };
         for outlet in outlets {
-            outlet.send(Down::Lost {
-                lease_id: lease.id.to_string(),
-                kind: event.key.kind().to_owned(),
-                id: event.key.id().to_owned(),
-                token: lease.token.get(),
-                loss: Loss {
-                    reason: reason(event.kind).to_owned(),
-                    detail: event.detail.as_deref().map(str::to_owned),
-                },
-            });
+            outlet.send(Down::Lost(Lost {
+                key: event.key.clone(),
+                token: lease.token,
+                loss: loss(event),
+                revision: event.revision,
+            }));
         }
     }
 
@@ -214,13 +210,15 @@ async fn count(authority: &dyn Authority, metrics: &Metrics) {
     }
 }
 
-fn reason(kind: EventKind) -> &'static str {
-    match kind {
-        EventKind::LeaseExpired => "expired",
-        EventKind::LeaseRevoked => "revoked",
-        EventKind::LeaseStolen => "stolen",
-        EventKind::LeaseReleased => "released",
-        _ => "unknown",
+fn loss(event: &Event) -> Loss {
+    match event.kind {
+        EventKind::LeaseExpired => Loss::Expired,
+        EventKind::LeaseRevoked => Loss::Revoked {
+            why: event.detail.clone().unwrap_or_default(),
+        },
+        EventKind::LeaseStolen => Loss::Stolen,
+        EventKind::LeaseReleased => Loss::Released,
+        _ => Loss::Unknown,
     }
 }
 

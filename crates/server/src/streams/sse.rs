@@ -7,8 +7,8 @@ use axum::response::sse::{Event as Sse, KeepAlive};
 use futures_util::{Stream, StreamExt as _, stream};
 use lease::{Notice, Revision, Watch, Watching};
 use leasehold_api::{
-    Event, Lease, Snapshot,
-    authority::{Fault, Frame},
+    Event, Lease, Problem, Snapshot,
+    authority::{Fault, FaultKind, Frame},
 };
 
 use crate::{
@@ -27,11 +27,11 @@ pub(crate) enum Format {
     Kernel,
 }
 
-struct Watcher {
+/// One watch as its caller may see it.
+pub(super) struct Watcher {
     watch: Watch,
     app: App,
     caller: Caller,
-    format: Format,
     ended: bool,
     _open: Open,
 }
@@ -40,29 +40,19 @@ struct Watcher {
 pub(crate) async fn events(
     app: &App,
     caller: Caller,
-    mut watching: Watching,
+    watching: Watching,
     format: Format,
 ) -> Result<axum::response::Sse<impl Stream<Item = Result<Sse, Infallible>> + use<>>, Reject> {
-    // A record has no tenant, so a caller that is bound to one sees none.
-    watching.tenant = caller.tenant_of(watching.tenant)?;
-    let watch = app.authority().watch(watching).await?;
+    let watcher = Watcher::open(app, caller, watching).await?;
     let heartbeat = app.parts().limits.stream_heartbeat();
-    let watcher = Watcher {
-        watch,
-        app: app.clone(),
-        caller,
-        format,
-        ended: false,
-        _open: app.metrics().watcher(),
-    };
     // The first words go out at once, so that the reader knows that nothing is missed from here on.
     let opening = match format {
         Format::Public => Sse::default().comment("open"),
         Format::Kernel => message(&Frame::Open, None, None),
     };
-    let changes = stream::unfold(watcher, |mut watcher| async {
-        let message = watcher.next().await?;
-        Some((message, watcher))
+    let changes = stream::unfold(watcher, move |mut watcher| async move {
+        let notice = watcher.next().await?;
+        Some((written(format, notice), watcher))
     });
     let messages = stream::once(async { opening }).chain(changes).map(Ok);
     Ok(axum::response::Sse::new(messages).keep_alive(keep_alive(heartbeat)))
@@ -73,7 +63,21 @@ fn keep_alive(interval: Duration) -> KeepAlive {
 }
 
 impl Watcher {
-    async fn next(&mut self) -> Option<Sse> {
+    pub async fn open(app: &App, caller: Caller, mut watching: Watching) -> Result<Self, Reject> {
+        // A record has no tenant, so a caller that is bound to one sees none.
+        watching.tenant = caller.tenant_of(watching.tenant)?;
+        let watch = app.authority().watch(watching).await?;
+        Ok(Self {
+            watch,
+            app: app.clone(),
+            caller,
+            ended: false,
+            _open: app.metrics().watcher(),
+        })
+    }
+
+    /// What comes next, without what this caller may not see. After a problem or a goodbye nothing does.
+    pub async fn next(&mut self) -> Option<Result<Frame, Box<Problem>>> {
         if self.ended {
             return None;
         }
@@ -82,38 +86,25 @@ impl Watcher {
             notice = self.watch.next() => notice,
         };
         Some(match notice {
-            Some(Ok(notice)) => self.message(notice),
+            Some(Ok(notice)) => Ok(self.visible(notice).into()),
             Some(Err(error)) => {
                 self.ended = true;
                 tracing::warn!(%error, "a watch ended");
-                self.failed(&error)
+                // The store's own words stay in the log.
+                Err(Box::new(Reject::from(error).into_problem()))
             }
             None => {
                 self.ended = true;
-                self.goodbye()
+                Ok(Frame::Goodbye)
             }
         })
     }
 
-    /// The notice in the stream's format, without what this caller may not see.
-    fn message(&self, notice: Notice) -> Sse {
+    fn visible(&self, notice: Notice) -> Notice {
         let admin = self.caller.tenant.is_none() && self.caller.may(Area::Leases, Level::Admin);
-        let id = Some(notice.revision());
-        let notice = match notice {
+        match notice {
             // What servers note for themselves is nobody else's.
             Notice::Event(event) if event.key.is_private() => Notice::Progress(event.revision),
-            notice => notice,
-        };
-        match notice {
-            Notice::Event(event) => match self.format {
-                Format::Public => message(&Event::from(&event), Some(event.kind.as_str()), id),
-                Format::Kernel => message(&Frame::Event(event), None, id),
-            },
-            // A reader notes the id of an event without data and shows nothing.
-            Notice::Progress(revision) => match self.format {
-                Format::Public => Sse::default().id(revision.to_string()).comment("progress"),
-                Format::Kernel => message(&Frame::Progress(revision), None, id),
-            },
             Notice::Snapshot(mut snapshot) => {
                 if !admin {
                     // Records may hold what only an administrator should read.
@@ -123,39 +114,62 @@ impl Watcher {
                 snapshot.records = records
                     .filter_map(|record| secrets::shown(&self.caller, record))
                     .collect();
-                match self.format {
-                    Format::Public => message(
-                        &Snapshot {
-                            revision: snapshot.revision.get(),
-                            at: snapshot.at.into(),
-                            leases: snapshot.leases.iter().map(Lease::from).collect(),
-                        },
-                        Some("snapshot"),
-                        id,
-                    ),
-                    Format::Kernel => message(&Frame::Snapshot(snapshot), None, id),
-                }
+                Notice::Snapshot(snapshot)
             }
+            notice => notice,
         }
     }
+}
 
-    fn goodbye(&self) -> Sse {
-        match self.format {
-            Format::Public => Sse::default().event("goodbye").data("{}"),
-            Format::Kernel => message(&Frame::Goodbye, None, None),
+fn written(format: Format, notice: Result<Frame, Box<Problem>>) -> Sse {
+    match format {
+        Format::Public => public(notice),
+        Format::Kernel => {
+            let frame = notice.unwrap_or_else(|problem| Frame::Failed(fault(*problem)));
+            let id = match &frame {
+                Frame::Event(event) => Some(event.revision),
+                Frame::Snapshot(snapshot) => Some(snapshot.revision),
+                Frame::Progress(revision) => Some(*revision),
+                Frame::Open | Frame::Failed(_) | Frame::Goodbye => None,
+            };
+            message(&frame, None, id)
         }
     }
+}
 
-    fn failed(&self, error: &lease::Error) -> Sse {
-        // The store's own words stay in the log.
-        let problem = Reject::from(error.clone()).into_problem();
-        match self.format {
-            Format::Public => message(&problem, Some("failed"), None),
-            Format::Kernel => {
-                let fault = problem.fault.unwrap_or_else(|| Fault::from(error));
-                message(&Frame::Failed(fault), None, None)
-            }
+/// A store's failure has a fault of its own.
+fn fault(problem: Problem) -> Fault {
+    problem.fault.unwrap_or(Fault {
+        kind: FaultKind::Unknown,
+        field: None,
+        text: problem.detail,
+    })
+}
+
+fn public(notice: Result<Frame, Box<Problem>>) -> Sse {
+    match notice {
+        Ok(Frame::Event(event)) => message(
+            &Event::from(&event),
+            Some(event.kind.as_str()),
+            Some(event.revision),
+        ),
+        // A reader notes the id of an event without data and shows nothing.
+        Ok(Frame::Progress(revision)) => {
+            Sse::default().id(revision.to_string()).comment("progress")
         }
+        Ok(Frame::Snapshot(snapshot)) => message(
+            &Snapshot {
+                revision: snapshot.revision.get(),
+                at: snapshot.at.into(),
+                leases: snapshot.leases.iter().map(Lease::from).collect(),
+            },
+            Some("snapshot"),
+            Some(snapshot.revision),
+        ),
+        Ok(Frame::Open) => Sse::default().comment("open"),
+        Ok(Frame::Failed(fault)) => message(&fault, Some("failed"), None),
+        Ok(Frame::Goodbye) => Sse::default().event("goodbye").data("{}"),
+        Err(problem) => message(&problem, Some("failed"), None),
     }
 }
 

@@ -23,6 +23,7 @@ mod resting;
 mod secrets;
 mod sessions;
 mod spec;
+mod stream_operations;
 mod streams;
 mod targets;
 mod tenants;

@@ -44,7 +44,7 @@ async fn connect(server: &Running, holder: &str, own_port: impl Fn(u16) -> u16) 
         .await
         .unwrap();
     let welcome = hear(&mut socket).await;
-    (socket, welcome["proves_death"] == json!(true))
+    (socket, welcome["body"]["proves_death"] == json!(true))
 }
 
 async fn l15_a_holder_that_stays_away_is_dead_after_the_linger() {

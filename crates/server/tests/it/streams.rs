@@ -81,11 +81,11 @@ impl Events {
 
 pub type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
 
-async fn connect(server: &Running, holder: &str, proxied: bool) -> Socket {
+pub async fn connect(server: &Running, holder: &str, proxied: bool) -> Socket {
     connect_as(server, WRITER, holder, proxied).await
 }
 
-async fn connect_as(server: &Running, token: &str, holder: &str, proxied: bool) -> Socket {
+pub async fn connect_as(server: &Running, token: &str, holder: &str, proxied: bool) -> Socket {
     let url = format!(
         "ws://{}/api/v1/holders/{holder}/stream?incarnation=i1",
         server.address
@@ -99,7 +99,7 @@ async fn connect_as(server: &Running, token: &str, holder: &str, proxied: bool) 
     let (mut socket, _) = connect_async(request).await.unwrap();
     let welcome = hear(&mut socket).await;
     assert_eq!(
-        (&welcome["type"], &welcome["proves_death"]),
+        (&welcome["type"], &welcome["body"]["proves_death"]),
         (&json!("welcome"), &json!(!proxied))
     );
     socket
@@ -226,28 +226,28 @@ async fn l17_a_holder_renews_and_learns_of_its_losses_on_its_stream() {
     let lease = mortal(&server, "x", "h").await;
     server.clock.advance(1000);
     socket
-        .send(Message::text(r#"{"type":"renew","seq":1}"#))
+        .send(Message::text(r#"{"type":"renew","id":1}"#))
         .await
         .unwrap();
     let renewed = hear(&mut socket).await;
     assert_eq!(
-        (&renewed["type"], &renewed["seq"]),
+        (&renewed["type"], &renewed["id"]),
         (&json!("renewed"), &json!(1))
     );
     assert_eq!(
-        renewed["results"][0]["lease"]["renewed_at"],
-        "2027-01-15T08:00:01.000Z"
+        renewed["body"][0]["outcome"]["Ok"]["renewed_at"],
+        1_800_000_001_000_u64
     );
     socket
         .send(Message::text(
-            r#"{"type":"renew","seq":2,"leases":[{"kind":"job"}]}"#,
+            r#"{"type":"renew","id":2,"body":{"these":[{"key":"job:x"}]}}"#,
         ))
         .await
         .unwrap();
     let failed = hear(&mut socket).await;
     assert_eq!(
-        (&failed["type"], &failed["problem"]["status"]),
-        (&json!("failed"), &json!(400))
+        (&failed["id"], &failed["body"]["status"]),
+        (&json!(2), &json!(400))
     );
     let path = format!(
         "/api/v1/leases/{}/revoke/",
@@ -258,12 +258,12 @@ async fn l17_a_holder_renews_and_learns_of_its_losses_on_its_stream() {
         .await;
     let lost = hear(&mut socket).await;
     assert_eq!(
-        (&lost["type"], &lost["token"]),
+        (&lost["type"], &lost["body"]["token"]),
         (&json!("lost"), &lease["token"])
     );
     assert_eq!(
-        lost["loss"],
-        json!({"reason": "revoked", "detail": "maintenance"})
+        lost["body"]["loss"],
+        json!({"reason": "revoked", "why": "maintenance"})
     );
 }
 
@@ -402,11 +402,11 @@ async fn namesakes_of_two_tenants_hear_only_of_their_own_losses() {
             .await;
         assert_eq!(status, 200, "{answer}");
     }
-    for (socket, lease) in &mut sockets {
+    for ((socket, _), key) in sockets.iter_mut().zip(["job:1", "job:2"]) {
         let lost = hear(socket).await;
         assert_eq!(
-            (&lost["type"], &lost["lease_id"]),
-            (&json!("lost"), &json!(lease))
+            (&lost["type"], &lost["body"]["key"]),
+            (&json!("lost"), &json!(key))
         );
     }
 }

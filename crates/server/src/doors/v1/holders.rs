@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use ::lease::{Acquired, Departure, Key, LeaseQuery, Status, polling::WEIGHT};
+use ::lease::{Acquired, Departure, Key, LeaseQuery, Status};
 use axum::{
-    extract::{Extension, Path, State, WebSocketUpgrade},
-    response::Response,
+    extract::{Extension, FromRequestParts, Path, State, WebSocketUpgrade},
+    response::{IntoResponse, Response},
 };
+use http::{HeaderMap, header::SEC_WEBSOCKET_PROTOCOL, request::Parts};
 use leasehold_api::{
-    Code, HolderList, HolderPresence, HolderRemoved, NODE, PresenceRequest, paths,
-    stream::SUBPROTOCOL,
+    HolderList, HolderPresence, HolderRemoved, NODE, PresenceRequest, paths, stream::Encoding,
 };
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -43,15 +43,7 @@ async fn present(
     JsonBody(request): JsonBody<PresenceRequest>,
 ) -> Result<Json<HolderPresence>, Reject> {
     let acquire = request.check(&name).map_err(Reject::invalid)?;
-    if acquire.labels.get(WEIGHT).is_some() && !caller.is_agent() {
-        // Targets would be assigned to it.
-        return Err(Reject::new(
-            Code::AuthorizationFailed,
-            "the label weight announces an instance that polls: this needs the scope leases:admin \
-             without a tenant",
-        ));
-    }
-    match ops::acquire(&app, &caller, acquire, ops::Budget::Presence).await? {
+    match ops::announce(&app, &caller, acquire).await? {
         Acquired::Granted { leases, .. } => leases
             .first()
             .map(|lease| Json(HolderPresence::from(lease)))
@@ -135,7 +127,10 @@ struct Incarnation {
     incarnation: Option<String>,
 }
 
-/// The holder's stream, as a WebSocket: renewals up, losses down at once.
+/// The holder's stream, as a WebSocket: everything a holder does goes up, answers and losses come down.
+///
+/// The frames and their two encodings, which are its subprotocols, are in the page on the stream. Without
+/// a subprotocol the readable one is taken; with none that is known the stream is refused.
 ///
 /// When a direct connection is closed by the holder's kernel without a goodbye and the holder does not
 /// connect again within a short linger, it is known to be dead, and its leases that asked for it are
@@ -143,7 +138,8 @@ struct Incarnation {
 /// direct only when the server sees the same one.
 #[utoipa::path(get, path = paths::HOLDER_STREAM, tag = "holders", security(("bearer" = ["leases:write"])),
     params(("name" = String, Path), Incarnation),
-    responses((status = 101, description = "The stream"), (status = 426, description = "Not a WebSocket")))]
+    responses((status = 101, description = "The stream"),
+        (status = 400, description = "No subprotocol that is known here"), (status = 426, description = "Not a WebSocket")))]
 async fn stream(
     Auth(caller, _): Auth<LeasesWrite>,
     State(app): State<App>,
@@ -151,7 +147,7 @@ async fn stream(
     Query(query): Query<Incarnation>,
     Extension(origin): Extension<Origin>,
     Extension(place): Extension<Arc<Place>>,
-    upgrade: WebSocketUpgrade,
+    Upgrade { encoding, upgrade }: Upgrade,
 ) -> Result<Response, Reject> {
     let holder = leasehold_api::holder(&name, query.incarnation.as_deref())?;
     let revoked = caller.revoked.clone();
@@ -159,11 +155,12 @@ async fn stream(
         holder,
         caller,
         direct: origin.direct,
+        encoding,
     };
     let tasks = app.tasks().clone();
     Ok(upgrade
-        .protocols([SUBPROTOCOL])
-        .max_message_size(app.parts().limits.body_bytes)
+        .protocols([encoding.subprotocol()])
+        .max_message_size(streams::max_message_bytes(&app))
         .on_upgrade(move |socket| async move {
             // Tracked, so that a server that stops waits for its goodbyes.
             let served = tasks.spawn(streams::serve(app, peer, socket));
@@ -175,4 +172,39 @@ async fn stream(
             }
             drop(place);
         }))
+}
+
+/// A WebSocket, and how its frames are to be written.
+struct Upgrade {
+    encoding: Encoding,
+    upgrade: WebSocketUpgrade,
+}
+
+impl FromRequestParts<App> for Upgrade {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Response> {
+        let encoding = encoding(&parts.headers).map_err(IntoResponse::into_response)?;
+        let upgrade = WebSocketUpgrade::from_request_parts(parts, app).await;
+        let upgrade = upgrade.map_err(IntoResponse::into_response)?;
+        Ok(Self { encoding, upgrade })
+    }
+}
+
+/// The first subprotocol that is known here; without any, the one for people.
+fn encoding(headers: &HeaderMap) -> Result<Encoding, Reject> {
+    let mut asked = headers
+        .get_all(SEC_WEBSOCKET_PROTOCOL)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .map(str::trim)
+        .peekable();
+    if asked.peek().is_none() {
+        return Ok(Encoding::Json);
+    }
+    asked.find_map(Encoding::of).ok_or_else(|| {
+        let known = Encoding::ALL.map(Encoding::subprotocol).join(" or ");
+        Reject::field("sec-websocket-protocol", known)
+    })
 }
