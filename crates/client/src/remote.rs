@@ -16,11 +16,18 @@ use leasehold_api::{authority, paths, stream::Encoding};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::time::Instant;
 
-use crate::{Client, Error, HolderStream, client::Call, stream::WeakStream, watch};
+use crate::{
+    Client, Error, HolderStream,
+    client::Call,
+    stream::{Link, WeakStream},
+    watch,
+};
 
 /// How long a call may take. Generous: whoever calls an authority has a limit of its own, and knows
 /// better how much time is left.
 const LIMIT: Duration = Duration::from_secs(5);
+/// How many streams a remote authority keeps open itself.
+const MAX_KEPT: usize = 256;
 
 /// A server as an authority. Clones are the same one.
 ///
@@ -37,6 +44,8 @@ pub struct Remote {
     streams: Arc<Mutex<HashMap<Holder, WeakStream>>>,
     /// How the frames of those streams are written.
     encoding: Encoding,
+    /// The streams that this authority keeps open itself, if it does.
+    kept: Option<Arc<Mutex<Vec<HolderStream>>>>,
 }
 
 impl Remote {
@@ -58,7 +67,16 @@ impl Remote {
             capabilities: Arc::new(ArcSwap::from_pointee(unknown)),
             streams: Arc::default(),
             encoding: Encoding::default(),
+            kept: None,
         }
+    }
+
+    /// The same, with a stream for every holder that does something over it, also without a keeper. They
+    /// are closed with the last clone; only so many are kept at a time, the latest.
+    #[must_use]
+    pub fn with_own_streams(mut self) -> Self {
+        self.kept = Some(Arc::default());
+        self
     }
 
     /// The same, with streams whose frames people can read.
@@ -88,6 +106,26 @@ impl Remote {
         stream.is_usable().then_some(stream)
     }
 
+    /// Opens a holder's stream and waits for it, unless it is open or was tried already.
+    async fn keep_stream(&self, kept: &Mutex<Vec<HolderStream>>, holder: &Holder) {
+        let stream = {
+            let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+            if kept.iter().any(|stream| stream.holder() == holder) {
+                return;
+            }
+            if kept.len() >= MAX_KEPT {
+                kept.remove(0);
+            }
+            let stream = self.stream(holder);
+            kept.push(stream.clone());
+            stream
+        };
+        let mut link = stream.link();
+        let up = link.wait_for(|link| *link != Link::Down);
+        // Without it there are plain calls.
+        drop(tokio::time::timeout(LIMIT, up).await);
+    }
+
     /// Any stream that works: a watch belongs to no holder.
     pub(crate) fn any_stream(&self) -> Option<HolderStream> {
         let streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
@@ -106,6 +144,9 @@ impl Remote {
             Command::Handoff(step) => (step.by(), 0),
             Command::Revoke(_) | Command::Commit(_) => return None,
         };
+        if let Some(kept) = &self.kept {
+            self.keep_stream(kept, holder).await;
+        }
         let stream = self.open_stream(holder)?;
         let limit = LIMIT + Duration::from_millis(wait_ms);
         match tokio::time::timeout(limit, stream.decide(command)).await {

@@ -92,7 +92,7 @@ pub enum Down {
 }
 
 /// The types of frames: code and word of each.
-const UP: [(u8, &str); 10] = [
+pub(super) const UP: [(u8, &str); 10] = [
     (1, "acquire"),
     (2, "renew"),
     (3, "release"),
@@ -104,7 +104,7 @@ const UP: [(u8, &str); 10] = [
     (9, "cancel"),
     (10, "goodbye"),
 ];
-const DOWN: [(u8, &str); 12] = [
+pub(super) const DOWN: [(u8, &str); 12] = [
     (64, "welcome"),
     (65, "acquired"),
     (66, "renewed"),

@@ -8,6 +8,8 @@
 //! easier.
 
 mod frame;
+#[cfg(test)]
+mod page;
 mod values;
 mod wire;
 

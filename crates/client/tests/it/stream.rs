@@ -182,7 +182,13 @@ async fn a_cut_in_the_middle_of_an_operation() {
     let world = World::new();
     let served = Served::start(&world).await;
     for operation in [
-        "acquire", "wait", "pool", "named pool", "release", "renew", "handoff",
+        "acquire",
+        "wait",
+        "pool",
+        "named-pool",
+        "release",
+        "renew",
+        "handoff",
     ] {
         let (proxy, remote, holder, stream) = proxied(&served).await;
         let one = Acquire::one(key(operation), holder.clone(), ttl(30_000));
@@ -214,7 +220,7 @@ async fn a_cut_in_the_middle_of_an_operation() {
                 "acquire" => remote.acquire(one).await.map(|it| Some(granted(it))),
                 "wait" => remote.acquire(waiting).await.map(|it| Some(granted(it))),
                 "pool" => remote.acquire(pool).await.map(|it| Some(granted(it))),
-                "named pool" => remote.acquire(named).await.map(|it| Some(granted(it))),
+                "named-pool" => remote.acquire(named).await.map(|it| Some(granted(it))),
                 "release" => remote.release(reference).await.map(|_| None),
                 "renew" => remote.renew(renew).await.map(|_| None),
                 _ => remote.handoff(offer).await.map(|_| None),
@@ -239,7 +245,7 @@ async fn a_cut_in_the_middle_of_an_operation() {
                 world.store.release(LeaseRef::from(&lease)).await.unwrap();
             }
             // Asked twice, and granted once.
-            "named pool" => {
+            "named-pool" => {
                 let slot = outcome.unwrap().unwrap();
                 let live = async |id: &str| world.lease(&key(id)).await;
                 let own: Vec<_> = [live("slot1").await, live("slot2").await]
