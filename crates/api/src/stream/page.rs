@@ -29,7 +29,9 @@ fn examples(direction: &str) -> Vec<(String, Vec<u8>)> {
         .collect()
 }
 
-fn one<T>(mut frames: Vec<Result<Frame<T>, Unread>>, example: &str) -> Frame<T> {
+type Frames<T> = Vec<Result<Frame<T>, Unread>>;
+
+fn one<T>(mut frames: Frames<T>, example: &str) -> Frame<T> {
     assert_eq!(frames.len(), 1, "{example}");
     frames
         .remove(0)
@@ -39,7 +41,7 @@ fn one<T>(mut frames: Vec<Result<Frame<T>, Unread>>, example: &str) -> Frame<T> 
 fn check<T: PartialEq + std::fmt::Debug>(
     direction: &str,
     types: &[(u8, &str)],
-    read: fn(Encoding, &[u8], &Holder) -> Vec<Result<Frame<T>, Unread>>,
+    read: fn(Encoding, &[u8], &Holder) -> Frames<T>,
     add: fn(&mut Batch, &Frame<T>),
 ) {
     let own = Holder::new("worker-7", "i1").unwrap();

@@ -9,8 +9,8 @@ use std::future::Future;
 
 use futures_util::{StreamExt as _, stream};
 use lease::{
-    Command, Committed, Error, HandoffState, HandoffStep, Key, Lease, LeaseId, Loss,
-    Outcome, Query, Transaction, View,
+    Command, Committed, Error, HandoffState, HandoffStep, Key, Lease, LeaseId, Loss, Outcome,
+    Query, Transaction, View,
 };
 use leasehold_api::{
     Code,

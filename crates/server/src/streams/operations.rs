@@ -18,7 +18,6 @@ use tokio_util::sync::CancellationToken;
 use super::{holder::Peer, sse::Watcher};
 use crate::{
     App, Reject,
-    auth::Caller,
     frame::too_slow,
     ops,
     problem::RETRY_SOON,
