@@ -25,6 +25,10 @@ use crate::{
     streams::{self, Peer},
 };
 
+/// What a socket reads and writes at a time. The library's own 128 KiB each are allocated whether they
+/// are used or not; a renewal of ten leases takes one.
+const SOCKET_BUFFER_BYTES: usize = 2 * 1024;
+
 pub(super) fn router() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(list))
@@ -157,20 +161,18 @@ async fn stream(
         direct: origin.direct,
         encoding,
     };
-    let tasks = app.tasks().clone();
+    // Tracked, so that a server that stops waits for its goodbyes.
+    let tracked = app.tasks().token();
     Ok(upgrade
         .protocols([encoding.subprotocol()])
         .max_message_size(streams::max_message_bytes(&app))
+        .read_buffer_size(SOCKET_BUFFER_BYTES)
+        .write_buffer_size(SOCKET_BUFFER_BYTES)
         .on_upgrade(move |socket| async move {
-            // Tracked, so that a server that stops waits for its goodbyes.
-            let served = tasks.spawn(streams::serve(app, peer, socket));
-            let end = served.abort_handle();
-            tokio::select! {
-                _ = served => {}
-                // A revoked credential keeps nothing open, and proves nothing about its holder.
-                () = revoked.cancelled() => end.abort(),
-            }
-            drop(place);
+            // A revoked credential keeps nothing open, and proves nothing about its holder.
+            let served = streams::serve(app, peer, socket);
+            revoked.run_until_cancelled_owned(served).await;
+            drop((place, tracked));
         }))
 }
 
