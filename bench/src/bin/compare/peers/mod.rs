@@ -6,6 +6,7 @@ pub mod holder;
 pub mod http;
 pub mod leasehold_http;
 pub mod leasehold_store;
+pub mod leasehold_stream;
 pub mod lock;
 pub mod postgres;
 pub mod redis;

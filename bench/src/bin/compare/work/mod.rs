@@ -112,7 +112,14 @@ impl<'a> Sides<'a> {
         if !self.plan.wants(name) {
             return Ok(());
         }
-        let callers = entered(runtime.clone(), callers).await?;
+        let callers = match entered(runtime.clone(), callers).await {
+            Ok(callers) => callers,
+            // The others are still worth having.
+            Err(error) => {
+                eprintln!("{name} is left out: {error:#}");
+                return Ok(());
+            }
+        };
         self.sides.push(Side {
             name: name.to_owned(),
             callers,

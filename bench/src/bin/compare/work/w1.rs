@@ -12,6 +12,7 @@ use crate::{
         etcd::Etcd,
         leasehold_http::{self, Leasehold, Store as Where},
         leasehold_store::Store,
+        leasehold_stream,
         postgres::Postgres,
         redis::{Aof, Redis},
     },
@@ -142,6 +143,27 @@ impl Servers {
         for (name, server) in &self.http {
             sides
                 .over_sockets(name, server.processes(), 1, server.cycles(clients))
+                .await?;
+        }
+        for (server, own, shared) in [
+            (
+                &self.http[0].1,
+                "Leasehold stream, durable",
+                "Leasehold stream shared, durable",
+            ),
+            (
+                &self.http[1].1,
+                "Leasehold stream, in memory",
+                "Leasehold stream shared, in memory",
+            ),
+        ] {
+            let callers = leasehold_stream::cycles(server.address, clients);
+            sides
+                .over_sockets(own, server.processes(), 1, callers)
+                .await?;
+            let callers = leasehold_stream::shared_cycles(server.address, clients);
+            sides
+                .over_sockets(shared, server.processes(), 1, callers)
                 .await?;
         }
         // Beside each store on a database, the same guarantees by hand with the same client library.

@@ -11,6 +11,7 @@ use crate::{
         etcd::{self, Etcd},
         leasehold_http::{Leasehold, Store as Where},
         leasehold_store::Store,
+        leasehold_stream,
         postgres::{self, Postgres},
         redis::{self, Aof, Redis},
     },
@@ -69,10 +70,20 @@ pub async fn run(plan: &Plan, results: &mut Results) -> Result<()> {
         sides
             .over_sockets(name, server.processes(), leases, callers)
             .await?;
+        let callers = leasehold_stream::renewals(server.address, 1, None);
+        let name = "Leasehold stream, one holder";
+        sides
+            .over_sockets(name, server.processes(), leases, callers)
+            .await?;
         let many = Leasehold::start(Where::Durable).await?;
         many.fill("held", leases, HOLDERS).await?;
         let callers = many.renewals(HOLDERS, LANES);
         let name = "Leasehold HTTP, 100 holders";
+        sides
+            .over_sockets(name, many.processes(), leases / HOLDERS, callers)
+            .await?;
+        let callers = leasehold_stream::renewals(many.address, HOLDERS, None);
+        let name = "Leasehold stream, 100 holders";
         sides
             .over_sockets(name, many.processes(), leases / HOLDERS, callers)
             .await?;

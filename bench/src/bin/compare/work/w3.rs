@@ -22,6 +22,7 @@ use crate::{
         etcd::Etcd,
         leasehold_http::{Leasehold, Store as Where},
         leasehold_store::Store,
+        leasehold_stream,
         lock::{Advisory, Etcd as EtcdLock, Inside, Lock, OverHttp, Pause, Redis as RedisLock},
         postgres::Postgres,
         redis::{Aof, Redis},
@@ -104,6 +105,19 @@ pub async fn run(plan: &Plan, results: &mut Results) -> Result<()> {
             .over_sockets(name, server.processes(), 1, callers)
             .await?;
     }
+    let name = "Leasehold stream, waiting";
+    let callers = async {
+        let mut all: Vec<Box<dyn Lock>> = Vec::new();
+        for client in 0..CLIENTS {
+            let (key, owner) = names(client);
+            let lock = leasehold_stream::Waiting::open(durable.address, &key, &owner);
+            all.push(Box::new(lock.await?));
+        }
+        Ok(contend(all, &mut waits, name))
+    };
+    sides
+        .over_sockets(name, durable.processes(), 1, callers)
+        .await?;
     let name = "Leasehold in process, waiting";
     let callers = async {
         let mut all: Vec<Box<dyn Lock>> = Vec::new();

@@ -12,6 +12,7 @@ use crate::{
         HELD_SECONDS,
         etcd::{self, Etcd},
         leasehold_http::{Leasehold, Store as Where},
+        leasehold_stream,
         postgres::{self, Postgres},
         redis::{self, Aof, Redis},
     },
@@ -34,6 +35,19 @@ pub async fn run(plan: &Plan, results: &mut Results) -> Result<()> {
         let callers = entered(driver(), server.renewals(HOLDERS, HOLDERS)).await?;
         let kept = keep(callers, 1, &server.processes(), EVERY, span).await?;
         results.add("W7", SETTING, name, kept.numbers(LEASES));
+    }
+    let name = "Leasehold, streams";
+    if plan.wants(name) {
+        let server = Leasehold::start(Where::Durable).await?;
+        server.fill("held", ALL, HOLDERS).await?;
+        let callers = leasehold_stream::renewals(server.address, HOLDERS, None);
+        match entered(driver(), callers).await {
+            Ok(callers) => {
+                let kept = keep(callers, 1, &server.processes(), EVERY, span).await?;
+                results.add("W7", SETTING, name, kept.numbers(LEASES));
+            }
+            Err(error) => eprintln!("{name} is left out: {error:#}"),
+        }
     }
     let name = "Redis, AOF always, pipelined by 100";
     if plan.wants(name) {

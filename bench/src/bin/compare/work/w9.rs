@@ -14,7 +14,10 @@ use leasehold_bench::rounds::driver;
 use super::{entered, fleet::keep, w7::EVERY};
 use crate::{
     Plan,
-    peers::leasehold_http::{Leasehold, Store as Where},
+    peers::{
+        leasehold_http::{Leasehold, Store as Where},
+        leasehold_stream,
+    },
     results::Results,
 };
 
@@ -27,13 +30,32 @@ pub async fn run(plan: &Plan, results: &mut Results) -> Result<()> {
     );
     for holders in sizes {
         let setting = format!("{holders} holders, one lease each");
-        let name = "Leasehold, plain HTTP";
-        if plan.wants(name) {
+        for (name, streamed) in [
+            ("Leasehold, plain HTTP", false),
+            ("Leasehold, streams", true),
+        ] {
+            if !plan.wants(name) {
+                continue;
+            }
             let server = Leasehold::start(Where::Durable).await?;
             server.fill("held", holders, holders).await?;
             let bytes = Arc::new(AtomicU64::new(0));
-            let callers = server.counted_renewals(holders, holders, Some(&bytes));
-            let callers = entered(driver(), callers).await?;
+            let callers = async {
+                if streamed {
+                    leasehold_stream::renewals(server.address, holders, Some(&bytes)).await
+                } else {
+                    server
+                        .counted_renewals(holders, holders, Some(&bytes))
+                        .await
+                }
+            };
+            let callers = match entered(driver(), callers).await {
+                Ok(callers) => callers,
+                Err(error) => {
+                    eprintln!("{name} is left out: {error:#}");
+                    continue;
+                }
+            };
             let kept = keep(callers, 1, &server.processes(), EVERY, span).await?;
             let mut numbers = kept.numbers(1);
             let moved = bytes.load(Ordering::Relaxed) as f64;
