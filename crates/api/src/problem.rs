@@ -103,7 +103,7 @@ codes! {
         "Read it again and repeat the change with the new `ETag`.";
     /// No credential, or a wrong one.
     AuthenticationFailed = "AUTHENTICATION_FAILED", 401, false, true, "A valid credential is needed",
-        "Send `Authorization: Bearer <API key>`. The first key is in the file `admin.token` of the data folder; `leasehold token create` makes others.";
+        "Send `Authorization: Bearer <API key>`. The first key is in the file `admin.token` of the data folder; `leasehold credential create` makes others.";
     /// The credential does not reach this far.
     AuthorizationFailed = "AUTHORIZATION_FAILED", 403, false, true, "This credential may not do that",
         "Use a credential with the scope that `detail` names. Repeating the request does not help.";

@@ -17,7 +17,7 @@ use crate::{
 #[command(after_help = "\
 Examples:
   leasehold credential create --name ci --scope leases:write > ci.key
-  leasehold credential create --name ui --scope leases:read --tenant acme --expires 30d
+  leasehold credential create --name ui --scope leases:read --expires 30d
 
 Scopes: leases, runners, v3 or credentials, a colon, and read, write or admin; each includes those
 before it. Every replica accepts the credential immediately.")]

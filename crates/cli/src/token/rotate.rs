@@ -8,7 +8,7 @@ use crate::{config::Period, exit::Outcome, print::Format};
 #[command(after_help = "\
 Examples:
   leasehold credential rotate ci > ci.key
-  leasehold credential rotate ci --grace 1h > ci.key     # the secret before works for another hour")]
+  leasehold credential rotate ci --grace 1h > ci.key  # both for 1h")]
 pub struct Arguments {
     /// Its name or id, from `leasehold credential ls`
     #[arg(value_name = "NAME")]
