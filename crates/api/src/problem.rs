@@ -317,6 +317,12 @@ pub struct Problem {
     /// Why the lease is gone, for `LEASE_EXPIRED`, `LEASE_RELEASED` and `LEASE_REVOKED`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss: Option<Loss>,
+    /// The state in which a session ended, for `SESSION_EXPIRED`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<String>,
+    /// Why a session ended, for `SESSION_EXPIRED`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
     /// The authority's own failure, where it has one: see [`crate::authority::Fault`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<crate::authority::Fault>,

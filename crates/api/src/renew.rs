@@ -12,10 +12,37 @@ use crate::{
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RenewRequest {
+    /// The token that must be the lease's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token: Option<u64>,
+    /// A new ttl from now on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<f64>, minimum = 1, maximum = 3600)]
+    pub ttl_seconds: Option<Seconds>,
     /// What the holder reports about its work: a JSON object.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub processing_stats: Option<serde_json::Map<String, serde_json::Value>>,
+}
+
+impl RenewRequest {
+    /// The renewal of this lease, or everything that is wrong.
+    pub fn check(self, lease: &lease::Lease) -> Result<lease::Renewal, Vec<FieldError>> {
+        let mut check = Check::new();
+        if self.token.is_some_and(|token| token != lease.token.get()) {
+            check.wrong("token", "the token of this lease");
+        }
+        let ttl = match self.ttl_seconds {
+            Some(ttl) => check_ttl(Some(ttl), &mut check).map(Some),
+            None => Some(None),
+        };
+        let renewal = ttl.map(|ttl| lease::Renewal {
+            ttl,
+            stats: self.processing_stats.as_ref().map(stats_text),
+            ..lease::Renewal::of(lease)
+        });
+        check.finish(renewal)
+    }
 }
 
 /// A sign of life for one lease, which renews it.

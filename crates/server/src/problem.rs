@@ -40,6 +40,15 @@ impl Reject {
         Self::new(Code::LeaseNotFound, "no such lease is known")
     }
 
+    /// The session is over.
+    pub fn session_over(session: Option<&lease::session::Session>) -> Self {
+        let mut reject = Self::new(Code::SessionExpired, "the session is over; start a new one");
+        reject.0.state = session.map(|it| it.state.as_str().to_owned());
+        let reason = session.and_then(|it| serde_json::to_value(it.reason).ok());
+        reject.0.reason = reason.and_then(|it| it.as_str().map(str::to_owned));
+        reject
+    }
+
     /// The lease is gone (L7).
     pub fn lost(loss: &lease::Loss) -> Self {
         let (code, detail) = match loss {

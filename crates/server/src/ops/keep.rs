@@ -1,6 +1,6 @@
 //! Keeping leases.
 
-use std::{collections::HashSet, sync::Arc};
+use std::collections::HashSet;
 
 use lease::{Key, Lease, LeaseQuery, Loss, Renew, Renewal, Renewals, Renewed, polling::NODE};
 
@@ -104,17 +104,10 @@ pub(crate) async fn live_of(
 }
 
 /// Keeps one lease that was found by its id.
-pub(crate) async fn renew_one(
-    app: &App,
-    lease: &Lease,
-    stats: Option<Arc<str>>,
-) -> Result<Lease, Reject> {
+pub(crate) async fn renew_one(app: &App, lease: &Lease, renewal: Renewal) -> Result<Lease, Reject> {
     let request = Renew {
         holder: lease.holder.clone(),
-        leases: Renewals::These(vec![Renewal {
-            stats,
-            ..Renewal::of(lease)
-        }]),
+        leases: Renewals::These(vec![renewal]),
     };
     let outcome = renew_all(app, request).await?.pop().map(|it| it.outcome);
     match outcome {

@@ -232,7 +232,11 @@ async fn present(
         Acquired::Refused(refusal) => return Err(ops::refused(caller, &refusal)),
     };
     let lease = leases.into_iter().next().ok_or_else(Reject::no_lease)?;
-    ops::renew_one(app, &lease, Some(report.into())).await
+    let renewal = Renewal {
+        stats: Some(report.into()),
+        ..Renewal::of(&lease)
+    };
+    ops::renew_one(app, &lease, renewal).await
 }
 
 fn version(it: &SiteCamera) -> CameraVersion {

@@ -241,6 +241,34 @@ async fn l17_revoke_needs_admin_and_a_reason() {
 }
 
 #[tokio::test]
+async fn a_renewal_takes_a_token_and_a_ttl() {
+    let server = start().await;
+    let lease = server.acquire("job", "x", "h").await;
+    let path = format!(
+        "/api/v1/leases/{}/renew/",
+        lease["lease_id"].as_str().unwrap()
+    );
+    let token = lease["token"].as_u64().unwrap();
+    let body = json!({"token": token, "ttl_seconds": 90});
+    let (status, kept) = server.call(WRITER, "PUT", &path, body).await;
+    assert_eq!(
+        (status.as_u16(), &kept["ttl_seconds"]),
+        (200, &json!(90)),
+        "{kept}"
+    );
+    let body = json!({"token": token + 1, "ttl_seconds": 0.001});
+    let (status, wrong) = server.call(WRITER, "PUT", &path, body).await;
+    assert_eq!(status, 400, "{wrong}");
+    let fields: Vec<_> = wrong["errors"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| &it["field"])
+        .collect();
+    assert_eq!(fields, ["token", "ttl_seconds"], "{wrong}");
+}
+
+#[tokio::test]
 async fn l12_a_lapsed_lease_is_gone_for_its_holder() {
     let server = start().await;
     let lease = server.acquire("job", "x", "h").await;

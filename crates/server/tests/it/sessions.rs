@@ -343,6 +343,8 @@ async fn heartbeats_extend_and_never_revive() {
     server.clock.advance(60_000);
     let (status, problem) = beat(&server, &id).await;
     assert_eq!((status, &problem["code"]), (410, &json!("SESSION_EXPIRED")));
+    // No worker has seen it yet.
+    assert_eq!(problem["state"], "new", "{problem}");
     // Still known, and until when it lived.
     let (status, session) = get(&server, &id).await;
     assert_eq!(status, 200);

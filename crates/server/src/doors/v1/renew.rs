@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ::lease::{Key, registry::RUNNER};
+use ::lease::{Key, Renewal, registry::RUNNER};
 use axum::extract::{Path, State};
 use leasehold_api::{
     HeartbeatAnswer, HeartbeatRequest, Lease, RenewManyRequest, RenewRequest, Renewed, RenewedList,
@@ -58,8 +58,8 @@ async fn renew(
     JsonBody(request): JsonBody<RenewRequest>,
 ) -> Result<Json<Lease>, Reject> {
     let lease = ops::find(&app, &caller, &id).await?;
-    let stats = request.processing_stats.map(text);
-    let lease = ops::renew_one(&app, &lease, stats).await?;
+    let renewal = request.check(&lease).map_err(Reject::invalid)?;
+    let lease = ops::renew_one(&app, &lease, renewal).await?;
     Ok(Json(Lease::from(&lease)))
 }
 
@@ -80,7 +80,11 @@ async fn heartbeat(
             .get_or_insert_with(Map::new)
             .insert("camera_status".to_owned(), status);
     }
-    let lease = ops::renew_one(&app, &lease, stats.map(text)).await?;
+    let renewal = Renewal {
+        stats: stats.map(text),
+        ..Renewal::of(&lease)
+    };
+    let lease = ops::renew_one(&app, &lease, renewal).await?;
     let seen = lease.renewed_at.unwrap_or(lease.acquired_at);
     Ok(Json(HeartbeatAnswer {
         success: true,

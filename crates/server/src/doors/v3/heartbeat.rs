@@ -7,10 +7,7 @@ use axum::{
     extract::{Path, State},
 };
 use lease::{Lease, Renew, Renewal, Renewals};
-use leasehold_api::{
-    Code,
-    sessions::{HEARTBEAT, SessionHeartbeat},
-};
+use leasehold_api::sessions::{HEARTBEAT, SessionHeartbeat};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{Shared, session_key, sessions};
@@ -53,11 +50,14 @@ pub(super) async fn beat(
     let key = session_key(id)?;
     let live = app.authority().lease(key).await?;
     let Some(lease) = live.filter(|lease| caller.sees(lease.labels.tenant())) else {
-        sessions::find(app, caller, id).await?;
-        return Err(over(shared));
+        let session = sessions::find(app, caller, id).await?;
+        shared.counted.late_heartbeat();
+        return Err(Reject::session_over(Some(&session)));
     };
-    let kept = keep(app, shared, lease).await?;
-    let lease = kept.ok_or_else(|| over(shared))?;
+    let Some(lease) = keep(app, shared, lease).await? else {
+        shared.counted.late_heartbeat();
+        return Err(Reject::session_over(None));
+    };
     shared.counted.heartbeat();
     Ok(lease)
 }
@@ -78,9 +78,4 @@ async fn keep(app: &App, shared: &Shared, lease: Lease) -> Result<Option<Lease>,
     };
     let renewed = app.authority().renew(request).await?.pop();
     Ok(renewed.and_then(|renewed| renewed.outcome.ok()))
-}
-
-fn over(shared: &Shared) -> Reject {
-    shared.counted.late_heartbeat();
-    Reject::new(Code::SessionExpired, "the session is over; start a new one")
 }
