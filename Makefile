@@ -69,10 +69,10 @@ fuzz: ## ask a server everything its specification allows, for 10 minutes (LEASE
 	$(build_tests)
 	LEASEHOLD_TEST_LENGTH=soak cargo nextest run --workspace --profile soak -E 'test(schemathesis)' --no-capture
 
-mutants: ## plant bugs in every store, one at a time, and print which test notices each
+mutants: ## plant bugs everywhere, one at a time, and print which test notices each
 	@scripts/setup test
 	@scripts/setup nextest
-	LEASEHOLD_MUTANTS=all cargo nextest run -p leasehold-store --no-capture -E 'test(planted_bugs) + test(conformance_broken)'
+	scripts/mutants
 
 lint: ## format and lints, without running anything
 	@scripts/setup run

@@ -386,7 +386,7 @@ async fn outage(servers: &mut [Server], arguments: &Arguments) -> Result<Outage>
 async fn events(server: &Server) -> Result<(u64, Vec<String>)> {
     let remote = server.remote()?;
     let (mut acquired, mut ended) = (0_u64, 0_u64);
-    let mut verifier = Verifier::default();
+    let mut verifier = Verifier::new(lease::history::Extent::Some);
     let audit = history::audit(&remote, &Scope::default(), |event| {
         verifier.see(event);
         match event.kind {

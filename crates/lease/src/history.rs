@@ -8,7 +8,10 @@ use std::collections::HashMap;
 pub use audit::{Audit, Break, Scope, What, audit};
 pub use seal::{Digest, Mark, Marks, Seal, SealPage};
 
-use crate::{Event, EventKind, EventLease, Key, Token, UnixMillis};
+use crate::{
+    Event, EventKind, EventLease, Key, Revision, Token, UnixMillis,
+    planted::{Bug, planted},
+};
 
 /// One owner's time, as the events tell it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -67,6 +70,13 @@ pub enum Fault {
         /// Where.
         event: Box<Event>,
     },
+    /// Revisions are missing before this event.
+    Gap {
+        /// The event behind the gap.
+        event: Box<Event>,
+        /// The first revision that is missing.
+        missing: Revision,
+    },
     /// A key was granted while an earlier lease of it had not ended.
     Overlap {
         /// The grant.
@@ -85,9 +95,10 @@ pub enum Fault {
 
 impl Fault {
     /// Where it shows.
-    pub fn revision(&self) -> crate::Revision {
+    pub fn revision(&self) -> Revision {
         match self {
             Self::Disorder { event }
+            | Self::Gap { event, .. }
             | Self::Overlap { event, .. }
             | Self::TokenWentBack { event, .. } => event.revision,
         }
@@ -104,6 +115,11 @@ impl std::fmt::Display for Fault {
                     event.revision, event.key
                 )
             }
+            Self::Gap { event, missing } => write!(
+                f,
+                "nothing is there between revision {missing} and revision {} of {}",
+                event.revision, event.key
+            ),
             Self::Overlap { event, earlier } => write!(
                 f,
                 "{} was granted at revision {} while token {earlier} had not ended",
@@ -118,13 +134,26 @@ impl std::fmt::Display for Fault {
     }
 }
 
-/// Reads a history once, in order, and proves that no two owners' times overlap.
+/// Which part of a history a verifier reads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Extent {
+    /// Every change after this revision: none may be missing.
+    After(Revision),
+    /// Every change from the first one that is shown: none in between may be missing.
+    Consecutive,
+    /// Some of the changes, those of one key for example: gaps are no fault.
+    Some,
+}
+
+/// Reads a history once, in order, and proves that no two owners' times overlap, no token goes back and,
+/// where every change is there, none is missing.
 ///
 /// A range that starts in the middle is fine: the end of a lease whose beginning is not in the
 /// range says nothing wrong.
-#[derive(Default, Debug)]
+#[derive(Debug)]
 pub struct Verifier {
-    last_revision: Option<crate::Revision>,
+    last_revision: Option<Revision>,
+    every: bool,
     keys: HashMap<Key, (Token, bool)>,
     events: u64,
     faults: Vec<Fault>,
@@ -134,21 +163,26 @@ impl Verifier {
     /// How many faults are kept; a broken history needs no longer list.
     const MAX_FAULTS: usize = 100;
 
+    /// A verifier of this part of a history.
+    pub fn new(extent: Extent) -> Self {
+        let (last_revision, every) = match extent {
+            Extent::After(after) => (Some(after), true),
+            Extent::Consecutive => (None, true),
+            Extent::Some => (None, false),
+        };
+        Self {
+            last_revision,
+            every,
+            keys: HashMap::new(),
+            events: 0,
+            faults: Vec::new(),
+        }
+    }
+
     /// Looks at the next event.
     pub fn see(&mut self, event: &Event) {
         self.events += 1;
-        let kept = event.kind != EventKind::LeaseRenewed;
-        if kept {
-            if self
-                .last_revision
-                .is_some_and(|last| event.revision <= last)
-            {
-                self.fault(Fault::Disorder {
-                    event: Box::new(event.clone()),
-                });
-            }
-            self.last_revision = Some(event.revision);
-        }
+        self.order(event);
         let Some(lease) = &event.lease else { return };
         if event.kind == EventKind::LeaseAcquired {
             let earlier = self.keys.insert(event.key.clone(), (lease.token, true));
@@ -177,13 +211,36 @@ impl Verifier {
         }
     }
 
+    fn order(&mut self, event: &Event) {
+        let last = self.last_revision;
+        if event.kind == EventKind::LeaseRenewed && last.is_some_and(|last| event.revision <= last)
+        {
+            // Not kept: it carries the revision that it came after.
+            return;
+        }
+        self.last_revision = Some(event.revision);
+        let Some(last) = last else { return };
+        if event.revision <= last {
+            if !planted(Bug::VerifierMissesDisorder) {
+                self.fault(Fault::Disorder {
+                    event: Box::new(event.clone()),
+                });
+            }
+        } else if self.every && event.revision > last.next() && !planted(Bug::VerifierMissesGaps) {
+            self.fault(Fault::Gap {
+                event: Box::new(event.clone()),
+                missing: last.next(),
+            });
+        }
+    }
+
     /// How many events were seen, and what was wrong with them.
     pub fn finish(self) -> (u64, Vec<Fault>) {
         (self.events, self.faults)
     }
 
     fn fault(&mut self, fault: Fault) {
-        if self.faults.len() < Self::MAX_FAULTS {
+        if self.faults.len() < Self::MAX_FAULTS && !planted(Bug::VerifierMute) {
             self.faults.push(fault);
         }
     }

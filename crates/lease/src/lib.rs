@@ -20,6 +20,8 @@ mod holder;
 mod key;
 mod labels;
 mod lease;
+#[doc(hidden)]
+pub mod planted;
 mod policy;
 pub mod polling;
 mod record;

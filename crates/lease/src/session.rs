@@ -6,7 +6,11 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::{Expect, Invalid, Key, Record, Transaction, UnixMillis, Write, text::is_plain};
+use crate::{
+    Expect, Invalid, Key, Record, Transaction, UnixMillis, Write,
+    planted::{Bug, planted},
+    text::is_plain,
+};
 
 /// The kind of session records and of session leases.
 pub const KIND: &str = "session";
@@ -223,7 +227,7 @@ pub struct Session {
 impl Session {
     /// Moves on, if the table allows it.
     pub fn become_state(&mut self, next: State, reason: Reason, now: UnixMillis) -> bool {
-        if !self.state.may_become(next) {
+        if !self.state.may_become(next) && !planted(Bug::EndedSessionGoesOn) {
             return false;
         }
         self.state = next;
@@ -265,7 +269,7 @@ impl Session {
     /// behind.
     pub fn update(&self, record: &Record) -> Transaction {
         let mut writes = vec![self.to_write()];
-        if self.state.is_terminal() {
+        if self.state.is_terminal() && !planted(Bug::IntentOutlivesSession) {
             writes.push(Write {
                 key: self.intent_key(),
                 value: None,

@@ -33,6 +33,7 @@ mod janitor;
 pub mod length;
 pub mod netns;
 mod pgbouncer;
+pub mod planted;
 pub mod port;
 pub mod postgres;
 pub mod process;

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use lease::{
     Authority, Error, EventQuery, Key, Revision,
-    history::{self, Audit, Digest, Scope, Verifier},
+    history::{self, Audit, Digest, Extent, Scope, Verifier},
 };
 
 use super::history::read;
@@ -97,7 +97,8 @@ pub async fn run(arguments: Arguments, authority: &dyn Authority) -> Outcome {
 }
 
 async fn judge(arguments: Arguments, authority: &dyn Authority) -> Result<Findings, Failure> {
-    let mut verifier = Verifier::default();
+    // What is missing is named by the seals, and without them only a part can be seen.
+    let mut verifier = Verifier::new(Extent::Some);
     let after = Revision::new(arguments.from);
     let scope = Scope {
         key: arguments.key.clone(),

@@ -7,7 +7,10 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use lease::{BootMillis, Renew, Renewals};
+use lease::{
+    BootMillis, Renew, Renewals,
+    planted::{Bug, planted},
+};
 
 use super::{Core, Holding, Lost};
 use leasehold_clock::Backoff;
@@ -165,6 +168,11 @@ async fn call(core: &Arc<Core>, holdings: &[Arc<Holding>], too_slow: u32) -> Out
         Some(Ok(renewed)) => renewed,
         Some(Err(error)) => {
             tracing::warn!(holder = %core.holder, %error, "a renewal failed; the leases stay valid until their deadlines");
+            if planted(Bug::ErrorIsALoss) {
+                for holding in holdings {
+                    core.lose(holding, Lost::Unknown);
+                }
+            }
             unsure(holdings);
             return Outcome::Failed;
         }
@@ -182,6 +190,9 @@ async fn call(core: &Arc<Core>, holdings: &[Arc<Holding>], too_slow: u32) -> Out
     for holding in holdings {
         let reference = holding.reference();
         match outcomes.remove(&(reference.key, reference.token)) {
+            Some(Ok(lease)) if planted(Bug::DeadlineFromAnswer) => {
+                holding.renewed(core.clock.boot(), lease);
+            }
             Some(Ok(lease)) => holding.renewed(sent, lease),
             Some(Err(loss)) => core.lose(holding, Lost::from(loss)),
             // An answer that leaves a lease out says nothing about it.

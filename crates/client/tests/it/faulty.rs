@@ -27,6 +27,8 @@ pub enum Network {
     Hangs,
     /// It gets there, and no answer ever comes.
     HangsAfter,
+    /// It takes this many milliseconds to get there.
+    Slow(u64),
     /// It gets there, and the answer takes this many milliseconds.
     Late(u64),
 }
@@ -80,6 +82,11 @@ impl Faulty {
             Network::HangsAfter => {
                 let _ = call.await;
                 pending().await
+            }
+            Network::Slow(millis) => {
+                let at = self.clock.boot().plus(millis);
+                self.clock.sleep_until(at).await;
+                call.await
             }
             Network::Late(millis) => {
                 let answer = call.await;

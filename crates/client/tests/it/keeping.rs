@@ -116,6 +116,26 @@ async fn l10_the_deadline_counts_from_before_the_request() {
 }
 
 #[tokio::test]
+async fn l10_a_late_answer_gives_no_more_than_its_request_asked_for() {
+    let world = World::new();
+    let (keeper, network) = world.keeper("a");
+    let guard = keeper.acquire_one(key("x"), ttl(30_000)).await.unwrap();
+    network.set(Network::Late(900));
+    world.clock.advance(10_000);
+    eventually("the renewal is on its way", async || {
+        network.renewals() == 1
+    })
+    .await;
+    turn().await;
+    world.clock.advance(900);
+    eventually("the answer is here", async || {
+        guard.deadline().get() > 28_000
+    })
+    .await;
+    assert_eq!(guard.deadline().get(), 38_000, "counted from the request");
+}
+
+#[tokio::test]
 async fn l10_ownership_is_a_comparison_also_when_every_task_is_stuck() {
     let world = World::new();
     let (keeper, network) = world.keeper("a");
@@ -135,23 +155,29 @@ async fn l11_an_error_is_not_a_loss() {
     let world = World::new();
     let (keeper, network) = world.keeper("a");
     let guard = keeper.acquire_one(key("x"), ttl(30_000)).await.unwrap();
+    let lost = tokio::spawn(guard.lost());
     let mut states = guard.watch();
     network.set(Network::Refused);
     world.clock.advance(10_000);
-    states
-        .wait_for(|state| *state == State::Uncertain)
-        .await
-        .unwrap();
+    let doubt = states.wait_for(|state| *state != State::Owned).await;
+    assert_eq!(*doubt.unwrap(), State::Uncertain);
     world.advance(10_000, 500).await;
-    assert!(network.renewals() > 3, "tried again and again");
-    assert!(guard.is_owned());
+    let tried = network.renewals();
+    assert!(tried > 3, "tried again and again");
+    assert!(guard.is_owned() && !lost.is_finished());
+    assert_eq!(
+        guard.deadline().get(),
+        28_000,
+        "an error gives no time either"
+    );
     network.set(Network::Fine);
     world.clock.advance(3_000);
-    states
-        .wait_for(|state| *state == State::Owned)
-        .await
-        .unwrap();
-    assert!(guard.deadline().get() >= 20_000 + 28_000);
+    let settled = states.wait_for(|state| *state != State::Uncertain).await;
+    assert_eq!(*settled.unwrap(), State::Owned);
+    assert_eq!(guard.deadline().get(), 23_000 + 28_000);
+    assert_eq!(network.renewals(), tried + 1, "the first that got through");
+    assert!(!lost.is_finished());
+    lost.abort();
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use leasehold_client::{
 
 use crate::{
     faulty::Network,
-    world::{World, eventually, key, quiet, ttl, turn},
+    world::{PATIENCE, World, eventually, key, quiet, ttl, turn},
 };
 
 fn revoke(guard: &leasehold_client::Guard) -> Revoke {
@@ -48,21 +48,27 @@ async fn l17_a_revocation_is_known_at_once_where_the_stream_is_watched() {
         ..quiet()
     };
     let (keeper, network) = world.keeper_with("a", options);
-    // The stream is opened in the background: time stands still, so only it can bring a loss.
-    for n in 0.. {
-        let guard = keeper
-            .acquire_one(key(&n.to_string()), ttl(30_000))
-            .await
-            .unwrap();
+    let take = async |id: String| keeper.acquire_one(key(&id), ttl(30_000)).await.unwrap();
+    // The stream is opened in the background: time stands still, so only it can bring a loss. It is open
+    // when the first one came.
+    let mut early = 0;
+    eventually("the stream is open", async || {
+        early += 1;
+        let guard = take(format!("early-{early}")).await;
         world.store.revoke(revoke(&guard)).await.unwrap().unwrap();
-        for _ in 0..20 {
-            turn().await;
-        }
-        if !guard.is_owned() {
-            assert_eq!(guard.lost().await, revoked());
-            break;
-        }
-        assert!(n < 50, "the stream never came");
+        turn().await;
+        !guard.is_owned()
+    })
+    .await;
+    // From then on every loss comes, and none that did not happen.
+    for n in 0..50 {
+        let (revoked_one, kept) = (take(format!("{n}")).await, take(format!("kept-{n}")).await);
+        let lost = revoked_one.lost();
+        let revocation = revoke(&revoked_one);
+        world.store.revoke(revocation).await.unwrap().unwrap();
+        let why = tokio::time::timeout(PATIENCE, lost).await;
+        assert_eq!(why.expect("the stream brings it"), revoked(), "number {n}");
+        assert!(!revoked_one.is_owned() && kept.is_owned(), "number {n}");
     }
     assert_eq!(network.renewals(), 0);
 }
@@ -87,7 +93,7 @@ async fn l13_a_definite_answer_stops_at_once_whatever_the_policy() {
 #[tokio::test]
 async fn two_processes_with_one_name_are_two_holders() {
     let world = World::new();
-    let (first, _) = world.keeper("same");
+    let (first, network) = world.keeper("same");
     let (second, _) = world.keeper("same");
     let guard = first.acquire_one(key("x"), ttl(30_000)).await.unwrap();
     let refused = second.acquire_one(key("x"), ttl(30_000)).await.unwrap_err();
@@ -98,10 +104,17 @@ async fn two_processes_with_one_name_are_two_holders() {
         panic!("{refusal:?}");
     };
     assert_eq!((&holder, token), (first.holder(), guard.token()));
-    // Nor does the second one renew what the first one has.
-    world.clock.advance(9_000);
-    turn().await;
-    assert!(guard.is_owned());
+    // Nor does the second one renew what the first one has, when that one cannot.
+    let other = second.acquire_one(key("y"), ttl(30_000)).await.unwrap();
+    network.set(Network::Refused);
+    world.advance(31_000, 500).await;
+    assert!(!guard.is_owned());
+    assert_eq!(guard.lost().await, Lost::Deadline);
+    eventually("the first one's lease is over", async || {
+        world.is_free(&key("x")).await
+    })
+    .await;
+    assert!(other.is_owned(), "its own it keeps");
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ mod faulty;
 mod grace;
 mod keeping;
 mod losing;
+mod planted;
 mod presence;
 mod property;
 mod releasing;

@@ -1,12 +1,14 @@
 //! Giving back: L16, and nothing left behind by whoever goes away.
 
+use lease::Authority as _;
 use leasehold_client::{
     Lost, State,
     keeper::{Error, Options},
 };
 
 use crate::{
-    faulty::Network,
+    faulty::{Faulty, Network},
+    served::Served,
     world::{World, eventually, key, quiet, ttl, turn},
 };
 
@@ -208,4 +210,36 @@ async fn a_loss_at_the_deadline_still_frees_what_the_authority_renewed() {
     network.set(Network::Fine);
     drop(guard);
     eventually("free", async || world.is_free(&key("x")).await).await;
+}
+
+#[tokio::test]
+async fn l16_a_caller_that_hangs_up_during_its_release_has_released() {
+    let world = World::new();
+    let slow = Faulty::new(world.store.clone(), world.clock.clone());
+    let served = Served::start(&World {
+        clock: world.clock.clone(),
+        store: slow.clone(),
+    })
+    .await;
+    let remote = served.remote().await;
+    let holder = lease::Holder::new("a", "1").unwrap();
+    let request = lease::Acquire::one(key("x"), holder, ttl(3_600_000));
+    let lease::Acquired::Granted { leases, .. } = remote.acquire(request).await.unwrap() else {
+        panic!("the key is free");
+    };
+    slow.set(Network::Slow(1_000));
+    let reference = lease::LeaseRef::from(&leases[0]);
+    let hangs_up = tokio::spawn(async move { remote.release(reference).await });
+    eventually("the release is on its way", async || slow.releases() == 1).await;
+    hangs_up.abort();
+    assert!(hangs_up.await.unwrap_err().is_cancelled());
+    // Until the server has noticed that nobody listens any more.
+    tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    assert!(!world.is_free(&key("x")).await, "it did not get there yet");
+    world.clock.advance(1_000);
+    eventually("it is released all the same", async || {
+        world.is_free(&key("x")).await
+    })
+    .await;
+    assert_eq!(slow.releases(), 1);
 }

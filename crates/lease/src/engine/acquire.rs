@@ -8,6 +8,7 @@ use super::{
 use crate::{
     Acquire, Acquired, Cause, EventKind, Handoff, Key, Lease, LeaseId, Loss, Outcome, Refusal,
     Status, Token, UnixMillis, Want,
+    planted::{Bug, planted},
 };
 
 /// What stands on one key for one asker.
@@ -133,9 +134,11 @@ impl Engine {
                 fresh: false,
             };
         }
-        let free = keys
-            .iter()
-            .find(|key| matches!(self.footing(request, key), Footing::Free));
+        let free = keys.iter().find(|key| match self.footing(request, key) {
+            Footing::Free => true,
+            Footing::Own(_) => planted(Bug::PoolGivesOwnSlot),
+            Footing::Held(_) => false,
+        });
         let Some(key) = free else {
             return match self.footing(request, &keys[0]) {
                 Footing::Own(slot) | Footing::Held(slot) => self.refuse_held(slot),
@@ -199,13 +202,18 @@ impl Engine {
     /// tenants, so a namesake in another tenant is somebody else.
     fn is_holder(&self, grant: &Grant, request: &Acquire) -> bool {
         *self.holders.get(grant.holder) == request.holder
-            && grant.labels.tenant() == request.labels.tenant()
+            && (grant.labels.tenant() == request.labels.tenant() || planted(Bug::Namesake))
     }
 
     /// Counts what runs under the holder's name, within its tenant.
     fn over_limit(&self, request: &Acquire, new: usize) -> Option<Cause> {
         let limit = request.limit?;
         let tenant = request.labels.tenant();
+        let new = if planted(Bug::BatchCountsAsOne) {
+            new.min(1)
+        } else {
+            new
+        };
         let kind = request.want.keys().first()?.kind();
         let held = self
             .holders
@@ -215,7 +223,8 @@ impl Engine {
             .filter(|slot| slot.key.kind() == kind)
             .filter(|slot| {
                 slot.grant().is_some_and(|grant| {
-                    self.now < grant.lapses_at() && grant.labels.tenant() == tenant
+                    (self.now < grant.lapses_at() || planted(Bug::LimitCountsLapsed))
+                        && grant.labels.tenant() == tenant
                 })
             })
             .count();
@@ -228,7 +237,22 @@ impl Engine {
 
     fn next_token_at(&self, slot: Option<SlotIndex>) -> Option<Token> {
         let last = slot.map_or(Token::ZERO, |slot| self.slots.get(slot).last_token());
-        Token::after(last.max(self.floor), self.now)
+        self.token_after(last)
+    }
+
+    /// The next token of a key whose last one was `last` (L3).
+    fn token_after(&self, last: Token) -> Option<Token> {
+        let last = if planted(Bug::LastTokenIgnored) {
+            Token::ZERO
+        } else {
+            last
+        };
+        let floor = if planted(Bug::FloorIgnored) {
+            Token::ZERO
+        } else {
+            self.floor
+        };
+        Token::after(last.max(floor), self.now)
     }
 
     fn refuse_held(&self, slot: SlotIndex) -> Acquired {
@@ -281,9 +305,10 @@ impl Engine {
             .as_ref()
             .map(|_| "handed over by the previous holder".into());
         let id = LeaseId::from_grant(self.now, revision);
-        let it = self.slots.get_mut(slot);
-        let token = Token::after(it.last_token().max(self.floor), self.now)
+        let token = self
+            .next_token_at(Some(slot))
             .expect("the decision to grant checked that there is a next token");
+        let it = self.slots.get_mut(slot);
         it.generation = it.generation.wrapping_add(1);
         let mut grant = Grant {
             id,
@@ -324,7 +349,13 @@ impl Engine {
             if it.grant().is_some() {
                 return;
             }
-            let Some(&ticket) = it.queue.as_ref().and_then(|queue| queue.get(place)) else {
+            let Some(&ticket) = it.queue.as_ref().and_then(|queue| {
+                if planted(Bug::LastWaiterFirst) {
+                    queue.iter().rev().nth(place)
+                } else {
+                    queue.get(place)
+                }
+            }) else {
                 return;
             };
             place += 1;
@@ -341,7 +372,11 @@ impl Engine {
                 answer => {
                     self.leave(ticket);
                     place -= 1;
+                    let refused = matches!(answer, Acquired::Refused(_));
                     effects.woken.push((ticket, answer));
+                    if refused && planted(Bug::WaiterSkipped) {
+                        return;
+                    }
                 }
             }
         }

@@ -6,7 +6,10 @@ use super::{
     Effects, Engine, Idle,
     slots::{Ended, SlotIndex, State},
 };
-use crate::{Departure, EventKind, Key, Lease, LeaseRef, Loss, Revoke};
+use crate::{
+    Departure, EventKind, Key, Lease, LeaseRef, Loss, Revoke,
+    planted::{Bug, planted},
+};
 
 impl Engine {
     pub(super) fn release(&mut self, lease: &LeaseRef, why: &str, effects: &mut Effects) -> bool {
@@ -55,7 +58,7 @@ impl Engine {
             }
         };
         let (only_on_death, why) = match departure {
-            Departure::Died(_) => (true, "its holder died"),
+            Departure::Died(_) => (!planted(Bug::DeathTakesAll), "its holder died"),
             Departure::Succeeded(_) => (false, "its holder restarted"),
             Departure::Left(_) => (false, "its holder left"),
         };
@@ -64,6 +67,7 @@ impl Engine {
             .waiters
             .iter()
             .filter(|(_, waiter)| concerned(&waiter.request.holder))
+            .filter(|_| !planted(Bug::DeadHoldersWaitServed))
             .map(|(ticket, _)| ticket)
             .collect();
         waits.sort_unstable();
@@ -179,7 +183,9 @@ impl Engine {
                 continue;
             }
             if let Some(gone) = self.slots.remove(slot) {
-                self.floor = self.floor.max(gone.last_token());
+                if !planted(Bug::FloorNotFolded) {
+                    self.floor = self.floor.max(gone.last_token());
+                }
                 effects.forgotten.push(gone.key);
             }
         }

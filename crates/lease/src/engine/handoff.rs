@@ -5,8 +5,9 @@ use super::{
     slots::{SlotIndex, State},
 };
 use crate::{
-    Acquire, EventKind, Handoff, HandoffStage, HandoffState, HandoffStep, Holder, Key, LeaseRef,
-    Loss, Want,
+    Acquire, EventKind, Handoff, HandoffStage, HandoffState, HandoffStep, Holder, Key, Labels,
+    LeaseRef, Loss, OnOutage, Want,
+    planted::{Bug, planted},
 };
 
 impl Engine {
@@ -99,9 +100,17 @@ impl Engine {
             want: Want::one(before.key.clone()),
             holder: open.successor.clone(),
             ttl: before.ttl,
-            on_outage: before.on_outage,
+            on_outage: if planted(Bug::HandoffLosesPolicy) {
+                OnOutage::FailClosed
+            } else {
+                before.on_outage
+            },
             release_on_death: before.release_on_death,
-            labels: before.labels.clone(),
+            labels: if planted(Bug::HandoffLosesLabels) {
+                Labels::default()
+            } else {
+                before.labels.clone()
+            },
             wait_ms: 0,
             limit: None,
             force: None,

@@ -6,7 +6,10 @@ use super::{
     Effects, Engine, RenewalEvents,
     slots::{Extra, SlotIndex, State},
 };
-use crate::{EventKind, HandoffStage, Holder, Key, Loss, Renew, Renewals, Renewed, Token, Ttl};
+use crate::{
+    EventKind, HandoffStage, Holder, Key, Loss, Renew, Renewals, Renewed, Token, Ttl,
+    planted::{Bug, planted},
+};
 
 impl Engine {
     pub(super) fn renew(&mut self, request: &Renew, effects: &mut Effects) -> Vec<Renewed> {
@@ -73,8 +76,12 @@ impl Engine {
             State::Live(grant) if grant.token == token => self.holders.get(grant.holder),
             state => return Err(loss_of(state, token)),
         };
-        if owner != holder {
+        if owner != holder && !planted(Bug::StrangerOwns) {
             return Err(Loss::Unknown);
+        }
+        let grant = self.slots.get(slot).grant();
+        if planted(Bug::RenewalLate) && grant.is_some_and(|it| it.lapses_at() == self.now) {
+            return Ok(slot);
         }
         if self.settle(slot, effects) {
             return Err(Loss::Expired);
@@ -99,7 +106,12 @@ impl Engine {
             grant.ttl = ttl;
         }
         let before = grant.lapses_at();
-        grant.expires_at = grant.expires_at.max(now.plus(grant.ttl.millis()));
+        let renewed = now.plus(grant.ttl.millis());
+        grant.expires_at = if planted(Bug::ExpiryMovesBack) {
+            renewed
+        } else {
+            grant.expires_at.max(renewed)
+        };
         grant.renewed_at = now;
         if let Some(stats) = stats {
             grant
@@ -115,7 +127,10 @@ impl Engine {
             grant.set_handoff(None);
             touched = true;
         }
-        debug_assert!(grant.lapses_at() >= before, "L8: expiry moved backwards");
+        debug_assert!(
+            grant.lapses_at() >= before || planted(Bug::ExpiryMovesBack),
+            "L8: expiry moved backwards"
+        );
         if touched {
             effects.touched.push(it.key.clone());
         }

@@ -6,7 +6,10 @@ use super::{
     Effects, Engine, Idle, Options,
     slots::{Ended, Extra, Grant, NONE, State},
 };
-use crate::{Event, EventKind, Key, Lease, Record, Revision, Status, Token, UnixMillis};
+use crate::{
+    Event, EventKind, Key, Lease, Record, Revision, Status, Token, UnixMillis,
+    planted::{Bug, planted},
+};
 
 /// One key as a store keeps it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -119,6 +122,7 @@ impl Engine {
             let before = grant.expires_at;
             grant.expires_at = match resume {
                 Resume::AfterStop(stopped) => before.plus(now.since(stopped)),
+                Resume::AfterCrash if planted(Bug::CrashShortens) => before,
                 Resume::AfterCrash => before.max(now.plus(longest_left(grant))),
             };
             if let Some(handoff) = grant

@@ -5,7 +5,10 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 
 use super::seal::{Digest, Mark, Seal, SealPage};
-use crate::{Authority, Error, Event, EventQuery, Key, Revision};
+use crate::{
+    Authority, Error, Event, EventQuery, Key, Revision,
+    planted::{Bug, planted},
+};
 
 /// How many seals and events are read at a time.
 const SEALS: usize = 32;
@@ -216,7 +219,7 @@ impl<'a> Auditor<'a> {
             match records.at(revision).await? {
                 Some(event) => {
                     self.audit.events += 1;
-                    if mark != Some(Mark::of(&event)) {
+                    if mark != Some(Mark::of(&event)) && !planted(Bug::SealsUnread) {
                         self.broken(revision, What::Changed);
                     }
                     see(&event);

@@ -1,9 +1,12 @@
 //! The kernel from outside: values, rules of the engine, rendezvous and the tenure of a holder.
 
+mod engine_between_ticks;
 mod engine_edges;
 mod engine_invariants;
 mod expiry_order;
+mod planted;
 mod rendezvous;
+mod session;
 mod tenure;
 mod values;
 mod verifier;

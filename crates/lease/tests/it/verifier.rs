@@ -7,7 +7,7 @@ use lease::{
     Acquire, Acquired, Command, Engine, Event, EventKind, Holder, LeaseRef, Outcome, Revision,
     Token, Ttl, UnixMillis,
     engine::{Decision, Effects, Options},
-    history::{Fault, Verifier},
+    history::{Extent, Fault, Verifier},
 };
 
 /// Two keys, each with three owners one after the other: 12 events.
@@ -38,7 +38,11 @@ fn honest() -> Vec<Event> {
 }
 
 fn judged(events: &[Event]) -> Vec<Fault> {
-    let mut verifier = Verifier::default();
+    judged_as(Extent::Some, events)
+}
+
+fn judged_as(extent: Extent, events: &[Event]) -> Vec<Fault> {
+    let mut verifier = Verifier::new(extent);
     for event in events {
         verifier.see(event);
     }
@@ -68,7 +72,10 @@ fn an_honest_history_is_sound_and_so_is_any_part_of_it() {
     assert_eq!(events.len(), 12);
     for first in 0..events.len() {
         for last in first..=events.len() {
-            assert_eq!(judged(&events[first..last]), [], "{first}..{last}");
+            let part = &events[first..last];
+            assert_eq!(judged(part), [], "{first}..{last}");
+            let after = Revision::new(events[first.min(11)].revision.get() - 1);
+            assert_eq!(judged_as(Extent::After(after), part), [], "{first}..{last}");
         }
     }
 }
@@ -158,6 +165,56 @@ fn l19_disorder_is_named_where_it_shows() {
 }
 
 #[test]
+fn l19_a_gap_is_named_where_everything_should_be_there() {
+    let events = honest();
+    for gone in 0..events.len() - 1 {
+        // Records would leave no other fault behind than the gap.
+        let with_gap: Vec<Event> = events
+            .iter()
+            .filter(|event| event.revision != events[gone].revision)
+            .cloned()
+            .collect();
+        let faults = judged_as(Extent::After(Revision::ZERO), &with_gap);
+        let gap = Fault::Gap {
+            event: Box::new(with_gap[gone].clone()),
+            missing: events[gone].revision,
+        };
+        assert!(faults.contains(&gap), "{gone}: {faults:?}");
+        let named = faults
+            .iter()
+            .find(|fault| **fault == gap)
+            .unwrap()
+            .to_string();
+        assert!(
+            named.contains(&events[gone].revision.to_string()),
+            "{named}"
+        );
+        let part = judged(&with_gap);
+        assert!(
+            !part.iter().any(|fault| matches!(fault, Fault::Gap { .. })),
+            "a part has gaps: {part:?}"
+        );
+    }
+}
+
+#[test]
+fn l19_a_renewal_that_is_not_kept_is_neither_a_gap_nor_disorder() {
+    let mut events = honest();
+    let mut live = events[3].clone();
+    live.kind = EventKind::LeaseRenewed;
+    events.insert(4, live.clone());
+    assert_eq!(judged_as(Extent::After(Revision::ZERO), &events), []);
+    // One that is kept has a revision of its own, and counts.
+    live.revision = Revision::new(events.len() as u64);
+    events.push(live.clone());
+    assert_eq!(judged_as(Extent::After(Revision::ZERO), &events), []);
+    live.revision = Revision::new(live.revision.get() + 2);
+    events.push(live);
+    let faults = judged_as(Extent::After(Revision::ZERO), &events);
+    assert!(matches!(&faults[..], [Fault::Gap { .. }]), "{faults:?}");
+}
+
+#[test]
 fn what_is_wrong_is_said_in_words_with_its_revision() {
     let mut events = honest();
     events[3].revision = events[2].revision;
@@ -173,7 +230,7 @@ fn what_is_wrong_is_said_in_words_with_its_revision() {
 #[test]
 fn a_long_list_of_faults_is_cut_off_and_every_event_still_counts() {
     let events = honest();
-    let mut verifier = Verifier::default();
+    let mut verifier = Verifier::new(Extent::Some);
     for _ in 0..200 {
         verifier.see(&events[0]);
     }

@@ -16,6 +16,7 @@ mod leases;
 mod limits;
 mod outbox;
 mod overview;
+mod planted;
 mod proven_death;
 mod registry;
 mod reserved;

@@ -1,8 +1,8 @@
 //! Handing a key over: every step, its deadline, its way back and its repeat (L18).
 
 use lease::{
-    Acquire, Error, EventKind, Handoff, HandoffStage, HandoffState, HandoffStep, Lease, LeaseRef,
-    Loss,
+    Acquire, Error, EventKind, Grace, Handoff, HandoffStage, HandoffState, HandoffStep, Labels,
+    Lease, LeaseRef, Loss, OnOutage,
 };
 
 use super::{Harness, Stage};
@@ -64,8 +64,12 @@ async fn prepared(stage: &Stage<'_>) -> Lease {
 /// The whole way, with one owner at every moment.
 pub async fn l18_a_key_moves_in_one_step(harness: &dyn Harness) {
     let stage = Stage::of(harness);
+    let labels = [("tenant", "acme"), ("site", "north")];
+    let labels = labels.map(|(name, value)| (name.into(), value.into()));
     let request = Acquire {
         release_on_death: true,
+        on_outage: OnOutage::Hold(Grace::from_millis(1_234).expect("within range")),
+        labels: Labels::new(labels.into()).expect("well-formed"),
         ..stage.ask("a", "ann")
     };
     let lease = stage.grant(request).await;
@@ -82,6 +86,10 @@ pub async fn l18_a_key_moves_in_one_step(harness: &dyn Harness) {
     assert_eq!(next.holder, stage.holder("bob"));
     assert!(next.token > lease.token && next.id != lease.id);
     assert_eq!((next.ttl, next.release_on_death), (lease.ttl, true));
+    assert_eq!(
+        (&next.labels, next.on_outage),
+        (&lease.labels, lease.on_outage)
+    );
     assert_eq!(
         next.expires_at,
         next.acquired_at.plus(stage.pace().short_ms),
@@ -102,6 +110,10 @@ pub async fn l18_a_key_moves_in_one_step(harness: &dyn Harness) {
     assert_eq!(stage.story("a").await, story);
     let events = stage.events().await;
     assert_eq!(events[3].at, events[4].at, "no moment without an owner");
+    for event in &events {
+        let shown = event.lease.as_ref().map(|it| &it.labels);
+        assert_eq!(shown, Some(&lease.labels), "{event:?}");
+    }
 }
 
 /// Lost answers are repeated: each step gives the same answer again, and no new event.

@@ -1,5 +1,7 @@
 //! Keeping: renewal needs a live lease, moves forward only, and comes in batches (L7–L11).
 
+use std::time::Duration;
+
 use lease::{
     BootMillis, EventKind, Loss, Margin, Renew, Renewal, Renewals, Standing, Tenure, Token,
 };
@@ -230,20 +232,31 @@ pub async fn l10_the_authority_never_expires_before_the_holder_stops(harness: &d
 pub async fn l11_an_unanswered_renewal_loses_nothing(harness: &dyn Harness) {
     let stage = Stage::of(harness);
     let lease = stage.take("a", "ann").await;
-    for _ in 0..10 {
+    let mut expires_at = lease.expires_at;
+    for wait_ms in 0..10 {
+        stage.pass(10).await;
         let request = Renew {
             holder: lease.holder.clone(),
             leases: Renewals::These(vec![Renewal::of(&lease)]),
         };
-        let authority = stage.authority.clone();
-        let call = tokio::spawn(async move { authority.renew(request).await });
-        tokio::task::yield_now().await;
-        call.abort();
-        drop(call.await);
+        // Sent, and left at ever later moments, before or after it was decided.
+        let mut call = stage.authority.renew(request);
+        tokio::select! {
+            biased;
+            answer = &mut call => drop(answer),
+            () = tokio::time::sleep(Duration::from_millis(wait_ms)) => {}
+        }
+        drop(call);
+        let shown = stage.live("a").await.expect("still live");
+        assert_eq!((shown.id, shown.token), (lease.id, lease.token));
+        assert!(shown.expires_at >= expires_at, "moved backwards");
+        expires_at = shown.expires_at;
     }
+    stage.pass(10).await;
     let renewed = stage.renew(&lease).await.expect("still valid");
     assert_eq!((renewed.id, renewed.token), (lease.id, lease.token));
-    assert!(renewed.expires_at >= lease.expires_at);
+    assert!(renewed.expires_at > lease.expires_at, "time passed since");
+    assert_eq!(stage.story("a").await, [EventKind::LeaseAcquired]);
 }
 
 /// What a holder reports stays until it reports something else.

@@ -3,10 +3,10 @@
 
 use std::{future::Future, panic::AssertUnwindSafe};
 
+use leasehold_testkit::planted;
+
 use super::{Flip, Harness, oracle};
 
-/// All bugs are planted when this is `all`, and else the first [`FEW`].
-const MUTANTS: &str = "LEASEHOLD_MUTANTS";
 /// How many are planted in an ordinary run.
 const FEW: usize = 3;
 
@@ -22,12 +22,24 @@ pub enum By {
     Floor,
 }
 
+impl By {
+    fn name(self, store: &str) -> String {
+        match self {
+            Self::Oracle => format!("random sequences on {store}"),
+            Self::Floor => format!("`l3_a_forgotten_key_never_sees_a_smaller_token_on_{store}`"),
+        }
+    }
+}
+
 /// Plants one bug after the other and panics with those that nobody noticed. `make` makes a fresh store
 /// with this bug, on time that stands still; where the second argument is set, it forgets every idle key
 /// when time passes.
-pub async fn check<H: Harness>(mutants: &[Mutant], make: impl AsyncFn(Flip, bool) -> H) {
-    let all = std::env::var(MUTANTS).is_ok_and(|which| which == "all");
-    let count = if all { mutants.len() } else { FEW };
+pub async fn check<H: Harness>(
+    store: &str,
+    mutants: &[Mutant],
+    make: impl AsyncFn(Flip, bool) -> H,
+) {
+    let count = if planted::all() { mutants.len() } else { FEW };
     let mut missed = Vec::new();
     for &(name, from, to, by) in mutants.iter().take(count) {
         let flip = Flip::new(from, to);
@@ -41,7 +53,7 @@ pub async fn check<H: Harness>(mutants: &[Mutant], make: impl AsyncFn(Flip, bool
         };
         assert!(flip.was_planted(), "{name}: no text has {from:?} any more");
         match noticed {
-            Some(how) => println!("{name} — noticed by {by:?}: {}", brief(&how)),
+            Some(how) => planted::row(name, &format!("{}: {}", by.name(store), brief(&how))),
             None => missed.push(name),
         }
     }
@@ -54,6 +66,8 @@ async fn panics(case: impl Future<Output = ()>) -> bool {
     AssertUnwindSafe(case).catch_unwind().await.is_err()
 }
 
+/// Where they differ, without what they were asked.
 fn brief(how: &str) -> String {
-    how.chars().take(100).collect()
+    let plain = how.replace(['|', '\n'], " ");
+    plain.chars().take(80).collect()
 }

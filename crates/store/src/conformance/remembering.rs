@@ -317,7 +317,7 @@ pub async fn l21_no_two_owners_overlap_under_load(harness: &dyn Harness) {
     assert!(changes >= 6, "each key was had at least once");
     let events = stage.events().await;
     assert_eq!(events.len(), changes, "each change is an event");
-    let mut verifier = history::Verifier::default();
+    let mut verifier = history::Verifier::new(history::Extent::Some);
     for event in &events {
         verifier.see(event);
     }

@@ -1,6 +1,10 @@
 //! Waiting: first come first served, one woken at a time, and nobody who left (L6).
 
-use lease::{Acquire, Cause, Departure, LeaseQuery, Status, Token};
+use lease::{
+    Acquire, Cause, Departure,
+    EventKind::{LeaseAcquired, LeaseReleased},
+    LeaseQuery, Status, Token,
+};
 
 use super::{
     Harness, Stage,
@@ -140,6 +144,41 @@ pub async fn l6_a_dropped_waiter_is_never_granted(harness: &dyn Harness) {
             .iter()
             .all(|event| event.lease.as_ref().is_none_or(|it| it.holder != bob)),
         "the one that left never had it"
+    );
+}
+
+/// A grant that crosses with the end of its wait goes back: the caller goes away after it was granted and
+/// before it took the answer. Only for stores in the same process: nobody knows what became of an answer
+/// that went over a network.
+pub async fn l6_a_grant_that_nobody_took_goes_back(harness: &dyn Harness) {
+    let stage = Stage::of(harness);
+    let lease = stage.take("a", "ann").await;
+    let mut wait = stage.authority.acquire(patient(stage.ask("a", "bob")));
+    let (key, bob) = (stage.key("a"), stage.holder("bob"));
+    let queued = stage.eventually("it waits", async || stage.pending(&key, &bob).await == 1);
+    tokio::select! {
+        answer = &mut wait => panic!("the key is held: {answer:?}"),
+        () = queued => {}
+    }
+    // From here on nobody looks for the answer.
+    assert!(stage.release(&lease).await);
+    stage
+        .eventually("the one that waits has it", async || {
+            stage
+                .owner("a")
+                .await
+                .is_some_and(|(owner, _)| owner == bob)
+        })
+        .await;
+    drop(wait);
+    stage
+        .eventually("what nobody took is free again", async || {
+            stage.owner("a").await.is_none()
+        })
+        .await;
+    assert_eq!(
+        stage.story("a").await,
+        [LeaseAcquired, LeaseReleased, LeaseAcquired, LeaseReleased]
     );
 }
 

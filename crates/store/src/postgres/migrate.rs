@@ -2,7 +2,10 @@
 //! whenever they differ from this program's. All of it runs in one transaction under a lock, so that
 //! replicas that start together migrate once.
 
-use lease::{Error, Token, engine};
+use lease::{
+    Error, Token, engine,
+    planted::{Bug, planted},
+};
 use tokio_postgres::{Client, Transaction};
 
 use super::{Options, error};
@@ -152,13 +155,22 @@ async fn replace_functions(
     Ok(())
 }
 
+/// After how much silence a replica's waiters are passed over.
+fn stale_ms() -> u64 {
+    if planted(Bug::DeadReplicaServedByPostgres) {
+        1_000_000_000
+    } else {
+        STALE_MS
+    }
+}
+
 /// The text of all functions, with the kernel's own numbers in it.
 fn functions() -> String {
     let mut text = FUNCTIONS.concat();
     for (name, number) in [
         ("{MAX_TOKEN}", Token::MAX.get()),
         ("{MAX_WAITERS}", engine::MAX_WAITERS as u64),
-        ("{STALE_MS}", STALE_MS),
+        ("{STALE_MS}", stale_ms()),
     ] {
         text = text.replace(name, &number.to_string());
     }

@@ -1,7 +1,11 @@
 //! The one who asks the database to decide. Whatever is queued goes out as one statement, which
 //! commits once (group commit) and needs no second round trip.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use lease::{Error, Key, Revision, UnixMillis};
 use serde::{Serialize, de::DeserializeOwned};
@@ -68,8 +72,17 @@ struct Item {
 pub(super) struct Signals {
     /// A caller stopped waiting.
     pub left: Arc<Notify>,
+    /// Answers that were sent to a caller that went away before it took them.
+    unheard: Arc<Mutex<Vec<String>>>,
     /// Another replica answered a wait of this one.
     pub answered: Arc<Notify>,
+}
+
+impl Signals {
+    /// Every critical section leaves a whole value behind.
+    fn unheard(&self) -> MutexGuard<'_, Vec<String>> {
+        self.unheard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// The way to the writer.
@@ -83,15 +96,22 @@ pub(super) struct Writer {
 /// Tells the writer when a caller goes away.
 struct Caller {
     answer: Option<oneshot::Receiver<Result<Decided, Error>>>,
-    left: Arc<Notify>,
+    may_wait: bool,
+    signals: Signals,
 }
 
 impl Drop for Caller {
     fn drop(&mut self) {
-        if let Some(answer) = self.answer.take() {
-            // The writer must find the channel closed when it looks.
-            drop(answer);
-            self.left.notify_one();
+        if let Some(mut answer) = self.answer.take() {
+            // The writer must find the channel closed when it looks. An answer that crossed with this is
+            // in it already: what it granted goes back (L6).
+            answer.close();
+            if let Ok(Ok(decided)) = answer.try_recv()
+                && self.may_wait
+            {
+                self.signals.unheard().push(decided.body);
+            }
+            self.signals.left.notify_one();
         }
     }
 }
@@ -170,7 +190,8 @@ impl Writer {
             .map_err(|_| Error::Unavailable("too many requests are waiting".to_owned()))?;
         let mut caller = Caller {
             answer: Some(answer),
-            left: self.signals.left.clone(),
+            may_wait,
+            signals: self.signals.clone(),
         };
         let Some(answer) = caller.answer.as_mut() else {
             return Err(stopped());
@@ -215,6 +236,9 @@ impl Actor {
                 () = sleep_until(until), if self.waits.is_busy() => {}
             }
             self.chores.extend(self.waits.gone());
+            let unheard = std::mem::take(&mut *self.signals.unheard());
+            self.chores
+                .extend(unheard.iter().flat_map(|body| give_back(body)));
             if self.waits.is_busy() && Instant::now() >= until {
                 self.chores.push(r#"{"wake":true}"#.to_owned());
                 last_wake = Instant::now();

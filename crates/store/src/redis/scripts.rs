@@ -44,6 +44,8 @@ impl Scripts {
         let script = |parts: &[&str]| {
             let text = page.clone() + &parts.concat();
             #[cfg(feature = "conformance")]
+            let text = planted_in(text);
+            #[cfg(feature = "conformance")]
             let text = match &options.flip {
                 Some(flip) => flip.plant(&text),
                 None => text,
@@ -72,4 +74,25 @@ impl Scripts {
             sealed: script(&[CORE, SEALS, include_str!("lua/sealed.lua")]),
         }
     }
+}
+
+/// The script with the bug of this process in it, if its bug is one of these.
+#[cfg(feature = "conformance")]
+fn planted_in(text: String) -> String {
+    use ::lease::planted::{Bug, planted};
+    let bugs = [
+        (
+            Bug::DeadReplicaServedByRedis,
+            "if waiter and is_listening(waiter.replica) then",
+            "if waiter then",
+        ),
+        (Bug::PresenceWithoutExpiry, ", 'PXAT', lapses)", ")"),
+    ];
+    bugs.into_iter().fold(text, |text, (bug, from, to)| {
+        if planted(bug) {
+            text.replace(from, to)
+        } else {
+            text
+        }
+    })
 }

@@ -28,3 +28,8 @@ async fn l3_a_forgotten_key_never_sees_a_smaller_token_in_memory() {
     leasehold_store::conformance::granting::l3_a_forgotten_key_never_sees_a_smaller_token(&harness)
         .await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn l6_a_grant_that_nobody_took_goes_back_in_memory() {
+    leasehold_store::conformance::waiting::l6_a_grant_that_nobody_took_goes_back(&memory()).await;
+}

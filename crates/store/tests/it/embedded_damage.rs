@@ -94,7 +94,8 @@ async fn a_full_disk_refuses_changes_keeps_renewals_and_loses_nothing() {
             .iter()
             .any(|event| event.kind == EventKind::AuthorityResumed)
     );
-    let mut verifier = lease::history::Verifier::default();
+    let every = lease::history::Extent::After(lease::Revision::ZERO);
+    let mut verifier = lease::history::Verifier::new(every);
     for event in &history {
         verifier.see(event);
     }

@@ -13,7 +13,8 @@ use std::{
 
 use lease::{
     Acquire, Acquired, Authority, Error, Event, EventKind, EventQuery, Holder, Key, LeaseId,
-    LeaseRef, Renew, Renewal, Renewals, Revision, Ttl, history::Verifier,
+    LeaseRef, Renew, Renewal, Renewals, Revision, Ttl,
+    history::{Extent, Verifier},
 };
 use leasehold_store::postgres::{Options, Postgres};
 use leasehold_testkit::{Postgres as Server, Proxy, wait};
@@ -164,7 +165,7 @@ async fn replicas_survive_a_restarted_killed_frozen_and_slow_database_heavy() {
 
     let store = current(&replicas[1]);
     let events = history(&store).await;
-    let mut verifier = Verifier::default();
+    let mut verifier = Verifier::new(Extent::After(Revision::ZERO));
     for event in &events {
         verifier.see(event);
     }

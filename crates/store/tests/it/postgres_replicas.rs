@@ -161,6 +161,18 @@ async fn l6_a_waiter_whose_replica_died_is_passed_over() {
         panic!("the living waiter is served")
     };
     assert_eq!(leases[0].holder.name.as_str(), "alive");
+    // Nor did it have the key for a while, until somebody noticed.
+    let page = stores[0].events(EventQuery {
+        limit: 100,
+        ..EventQuery::default()
+    });
+    let events = page.await.unwrap().events;
+    let owners: Vec<_> = events
+        .iter()
+        .filter(|event| event.kind == EventKind::LeaseAcquired && event.key == key("a"))
+        .filter_map(|event| Some(event.lease.as_ref()?.holder.name.as_str()))
+        .collect();
+    assert_eq!(owners, ["first", "alive"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

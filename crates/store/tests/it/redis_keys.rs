@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use lease::{
-    Acquire, Acquired, Authority, Cause, EventKind, EventQuery, Expect, Grace, Holder, Key, Lease,
-    LeaseQuery, LeaseRef, Loss, OnOutage, RecordQuery, Renew, Renewal, Renewals, Token,
-    Transaction, Ttl, Watching, Write,
+    Acquire, Acquired, Authority, Cause, EventKind, EventQuery, Expect, Grace, HandoffState,
+    HandoffStep, Holder, Key, Lease, LeaseQuery, LeaseRef, Loss, OnOutage, RecordQuery, Renew,
+    Renewal, Renewals, Token, Transaction, Ttl, Watching, Write,
 };
 use leasehold_store::redis::{Options, Redis};
 use leasehold_testkit::{redis::Redis as Server, wait};
@@ -453,4 +453,42 @@ async fn a_watch_that_is_left_half_open_keeps_nobody_else_waiting() {
     let opened = tokio::time::timeout(LIMIT, store.watch(Watching::everything())).await;
     assert!(opened.expect("it opens").is_ok());
     drop(left);
+}
+
+#[tokio::test]
+async fn l18_a_handoff_without_a_larger_token_leaves_the_key_where_it_is() {
+    let server = Server::start().await;
+    let store = open(&server).await;
+    let lease = take(&store, ask("job:a", "ann")).await;
+    let successor = Holder::new("bob", "1").expect("a holder");
+    let step = async |step| store.handoff(step).await.expect("answered");
+    let offer = HandoffStep::Offer {
+        lease: LeaseRef::from(&lease),
+        successor: successor.clone(),
+        prepare_ms: 60_000,
+        drain_ms: 60_000,
+        confirm_ms: 60_000,
+    };
+    assert!(matches!(step(offer).await, HandoffState::Open(_)));
+    let prepare = HandoffStep::Prepare {
+        key: lease.key.clone(),
+        successor,
+    };
+    assert!(matches!(step(prepare).await, HandoffState::Open(_)));
+    // Nothing is above the floor any more.
+    let most = Token::MAX.to_string();
+    server
+        .cli(&["HSET", "leasehold:meta", "floor", &most])
+        .await;
+    let commit = HandoffStep::Commit {
+        lease: LeaseRef::from(&lease),
+    };
+    assert_eq!(step(commit).await, HandoffState::Void);
+    let kept = renew(&store, &lease).await.expect("its holder keeps it");
+    assert_eq!((kept.id, kept.token), (lease.id, lease.token));
+    let refused = store.acquire(ask("job:b", "bob")).await.expect("answered");
+    assert!(
+        matches!(&refused, Acquired::Refused(it) if it.cause == Cause::TokensExhausted),
+        "{refused:?}"
+    );
 }

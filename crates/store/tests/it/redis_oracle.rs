@@ -303,5 +303,5 @@ const MUTANTS: &[Mutant] = &[
 async fn planted_bugs_are_noticed_on_redis() {
     let server = Shared::start().await;
     let make = async |flip, forgets| Still::new(&server, Some(flip), forgets).await;
-    mutants::check(MUTANTS, make).await;
+    mutants::check("redis", MUTANTS, make).await;
 }

@@ -12,7 +12,8 @@ use std::{
 use futures_util::{StreamExt, future::join_all};
 use lease::{
     Acquire, Acquired, Authority, Error, EventKind, EventQuery, Holder, Key, Lease, LeaseRef, Loss,
-    Notice, Renew, Renewal, Renewals, Revision, Token, Ttl, history::Verifier,
+    Notice, Renew, Renewal, Renewals, Revision, Token, Ttl,
+    history::{Extent, Verifier},
 };
 use leasehold_store::redis::{Options, Redis};
 use leasehold_testkit::{Proxy, Sentinel, length, redis::Redis as Server, wait};
@@ -433,7 +434,7 @@ async fn heavy_three_replicas_survive_a_redis_that_is_slow_paused_killed_and_cut
         claims.errors.load(Ordering::Relaxed) > 0,
         "the faults were felt"
     );
-    let mut verifier = Verifier::default();
+    let mut verifier = Verifier::new(Extent::Consecutive);
     let mut after = Revision::ZERO;
     loop {
         let page = stores[0].events(EventQuery {

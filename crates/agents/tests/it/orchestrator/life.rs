@@ -310,6 +310,40 @@ fn slow() -> Profile {
 }
 
 #[tokio::test]
+async fn the_eleventh_concurrent_start_holds_up_no_stop() {
+    let world = World::new();
+    let slots: Vec<String> = (0..12).map(|slot| slot.to_string()).collect();
+    let slots: Vec<&str> = slots.iter().map(String::as_str).collect();
+    let mut options = world.options("worker-1", &slots);
+    options.concurrent_starts = 10;
+    options.profiles.insert("slow".into(), slow());
+    let worker = world.worker(options).await;
+    let running = world.accept("runs", "virtual", 60_000).await;
+    world.reaches(&running, State::Running).await;
+    let mut starting = Vec::new();
+    for number in 0..11 {
+        starting.push(
+            world
+                .accept(&format!("slow-{number}"), "slow", 60_000)
+                .await,
+        );
+    }
+    for key in &starting {
+        world.reaches(key, State::Starting).await;
+    }
+    // One that runs, one that starts, and the eleventh itself.
+    for key in [&running, &starting[0], &starting[10]] {
+        world.ask_to_stop(key).await;
+        let stopped = world.reaches(key, State::Stopped).await;
+        assert_eq!(stopped.reason, Reason::ClientStop);
+    }
+    for key in &starting[1..10] {
+        assert_eq!(world.session(key).await.state, State::Starting);
+    }
+    worker.stop().await.unwrap();
+}
+
+#[tokio::test]
 async fn slow_starts_hold_up_no_other_start() {
     let world = World::new();
     let mut options = world.options("worker-1", &["0", "1", "2"]);

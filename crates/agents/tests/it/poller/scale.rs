@@ -1,12 +1,16 @@
 //! A whole fleet: ten instances and a thousand targets.
 
-use lease::{EventKind, EventQuery, history::Verifier, polling::POLL};
+use lease::{
+    EventKind, EventQuery,
+    history::{Extent, Verifier},
+    polling::POLL,
+};
 use leasehold_agents::poller::Options;
 
 use crate::poller::fleet::{Kind, Watchdog, home, until_loads};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn heavy_ten_instances_share_a_thousand_targets_and_survive_a_leaver() {
+async fn alone_ten_instances_share_a_thousand_targets_and_survive_a_leaver() {
     let home = home(Kind::Memory).await;
     home.put_targets(1_000).await;
     let options = Options {
@@ -22,7 +26,7 @@ async fn heavy_ten_instances_share_a_thousand_targets_and_survive_a_leaver() {
     until_loads(&fleet, &[111, 111, 111, 111, 111, 111, 111, 111, 112]).await;
     watchdog.finish().await;
 
-    let mut verifier = Verifier::default();
+    let mut verifier = Verifier::new(Extent::After(lease::Revision::ZERO));
     let (mut after, mut grants) = (lease::Revision::ZERO, 0);
     loop {
         let query = EventQuery {

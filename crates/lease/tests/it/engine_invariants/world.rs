@@ -7,7 +7,7 @@ use lease::{
     Key, Lease, LeaseQuery, LeaseRef, OnOutage, Renew, Renewal, Renewals, Revoke, Status, Token,
     Transaction, Ttl, UnixMillis, Want, Watching, Write,
     engine::{Decision, Effects, Options, Resume, StoredSlot, Ticket},
-    history::Verifier,
+    history::{Extent, Verifier},
 };
 
 use super::moves::{KEYS, Move};
@@ -369,7 +369,7 @@ impl World {
 
     /// The whole history, read once more: no two owners overlap, and tokens and revisions only grow.
     pub fn verify(&self) {
-        let mut verifier = Verifier::default();
+        let mut verifier = Verifier::new(Extent::After(lease::Revision::ZERO));
         for event in &self.history {
             verifier.see(event);
         }

@@ -8,7 +8,8 @@ use std::{
 
 use lease::{
     Acquire, Acquired, Authority, EventQuery, Holder, Key, Lease, LeaseRef, Renew, Renewal,
-    Renewals, Revision, Ttl, Want, history::Verifier,
+    Renewals, Revision, Ttl, Want,
+    history::{Extent, Verifier},
 };
 
 const CALLERS: usize = 48;
@@ -83,7 +84,8 @@ pub async fn storm(store: Arc<dyn Authority>) {
         grants += caller.await.expect("no caller failed");
     }
     assert!(grants > CALLERS, "the keys went around");
-    let (mut after, mut verifier, mut seen) = (Revision::ZERO, Verifier::default(), 0);
+    let mut verifier = Verifier::new(Extent::Consecutive);
+    let (mut after, mut seen) = (Revision::ZERO, 0);
     loop {
         let page = store.events(EventQuery {
             after,

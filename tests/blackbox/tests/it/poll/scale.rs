@@ -13,7 +13,7 @@ const TARGETS: usize = 1_000;
 const LONG: Duration = Duration::from_secs(90);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn heavy_ten_instances_poll_a_thousand_targets_and_survive_one_that_dies() {
+async fn alone_ten_instances_poll_a_thousand_targets_and_survive_one_that_dies() {
     let mut fleet = Fleet::new(TARGETS).await;
     let mut settings = fleet.settings();
     settings.ttl_ms = 6_000;

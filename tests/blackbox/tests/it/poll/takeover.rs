@@ -75,7 +75,7 @@ async fn owned_by(fleet: &Fleet, instances: &[Instance]) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn heavy_after_sigterm_others_take_over_within_a_second() {
+async fn alone_after_sigterm_others_take_over_within_a_second() {
     let mut fleet = fleet_to_end().await;
     let mut times = Vec::new();
     for _ in 0..runs() {
@@ -92,7 +92,7 @@ async fn heavy_after_sigterm_others_take_over_within_a_second() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn heavy_after_sigkill_others_take_over_within_the_ttl_and_a_second() {
+async fn alone_after_sigkill_others_take_over_within_the_ttl_and_a_second() {
     let mut fleet = fleet_to_end().await;
     let mut times = Vec::new();
     for _ in 0..runs() {

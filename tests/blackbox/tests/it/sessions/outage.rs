@@ -54,9 +54,20 @@ impl Store {
     }
 }
 
+/// What became of a client's sessions.
+#[derive(Default, Debug)]
+struct Tally {
+    accepted: usize,
+    /// Were there at every heartbeat, whatever the store did, and stopped when they were asked to.
+    kept: usize,
+    /// Were over before they were asked to stop.
+    lost: usize,
+}
+
 /// A client that does not give up: it starts, keeps and stops sessions of one channel. The answer to a
 /// store that is away is 503, and no other.
-async fn client(api: Arc<Api>, channel: String, end: CancellationToken) {
+async fn client(api: Arc<Api>, channel: String, end: CancellationToken) -> Tally {
+    let mut tally = Tally::default();
     while !end.is_cancelled() {
         let start = json!({"service_ref": channel, "profile": "child"});
         let (status, answer) = api.call("POST", "/api/v3/intents", Some(start)).await;
@@ -65,15 +76,21 @@ async fn client(api: Arc<Api>, channel: String, end: CancellationToken) {
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
+        tally.accepted += 1;
+        let mut lost = false;
         for _ in 0..6 {
             let (status, answer) = api.beat(id).await;
             assert!(matches!(status, 200 | 404 | 410 | 503), "{status} {answer}");
+            lost |= matches!(status, 404 | 410);
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         let stop = json!({"type": "stream.stop", "session_id": id});
         let (status, answer) = api.call("POST", "/api/v3/intents", Some(stop)).await;
         assert!(matches!(status, 202 | 404 | 503), "{status} {answer}");
+        tally.lost += usize::from(lost);
+        tally.kept += usize::from(!lost && status == 202);
     }
+    tally
 }
 
 async fn sessions_survive(mut store: Store) {
@@ -120,7 +137,14 @@ async fn sessions_survive(mut store: Store) {
         }
     }
     end.cancel();
-    clients.join_all().await;
+    // The store is away for less than a session's lease lasts: most sessions outlive that.
+    for tally in clients.join_all().await {
+        assert!(tally.kept > 0, "none was kept: {tally:?}");
+        assert!(
+            tally.lost * 2 <= tally.accepted,
+            "too many were lost: {tally:?}"
+        );
+    }
     assert!(looking.await.unwrap() > 0, "no stream was ever seen");
 
     api.is_clean(TTL).await;

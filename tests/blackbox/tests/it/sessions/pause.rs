@@ -71,16 +71,16 @@ async fn a_paused_client_frees_its_tuner(home: Home) {
 }
 
 #[tokio::test]
-async fn heavy_a_paused_client_frees_its_tuner_on_the_embedded_store() {
+async fn alone_a_paused_client_frees_its_tuner_on_the_embedded_store() {
     a_paused_client_frees_its_tuner(Home::Embedded).await;
 }
 
 #[tokio::test]
-async fn heavy_a_paused_client_frees_its_tuner_on_postgres() {
+async fn alone_a_paused_client_frees_its_tuner_on_postgres() {
     a_paused_client_frees_its_tuner(Home::postgres().await).await;
 }
 
 #[tokio::test]
-async fn heavy_a_paused_client_frees_its_tuner_on_redis() {
+async fn alone_a_paused_client_frees_its_tuner_on_redis() {
     a_paused_client_frees_its_tuner(Home::redis().await).await;
 }

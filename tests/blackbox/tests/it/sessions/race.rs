@@ -58,14 +58,6 @@ async fn one(api: &Api, number: usize) -> usize {
             }
             break;
         }
-        // Answered with 200: it lives for the rest of the time that was promised.
-        let promised = sent + TTL_MS;
-        let half = promised.saturating_sub(TTL_MS / 2);
-        tokio::time::sleep(Duration::from_millis(half.saturating_sub(boot_ms()))).await;
-        let session = api.session(&id).await;
-        if boot_ms() < promised {
-            assert_ne!(session["state"], "stopped", "ended early: {session}");
-        }
         kept += 1;
         asked = sent;
         lead_ms = lead_ms.saturating_sub(60);
@@ -80,6 +72,17 @@ async fn one(api: &Api, number: usize) -> usize {
     .await;
     let session = api.session(&id).await;
     assert_eq!(session["reason"], "R_LEASE_EXPIRED", "{session}");
+    // By the server's own clock, however slow this test is: the last promise is the one that counts, and
+    // it was kept.
+    assert_eq!(
+        millis(&session["lease_expires_at"]),
+        expires_at,
+        "{session}"
+    );
+    assert!(
+        millis(&session["updated_at"]) >= expires_at,
+        "ended early: {session}"
+    );
     assert_eq!(api.beat(&id).await.0, 410);
     kept
 }
@@ -101,16 +104,16 @@ async fn heartbeats_race_expiry(home: Home, sessions: usize) {
 }
 
 #[tokio::test]
-async fn heavy_heartbeats_never_revive_on_the_embedded_store() {
+async fn alone_heartbeats_never_revive_on_the_embedded_store() {
     heartbeats_race_expiry(Home::Embedded, 150).await;
 }
 
 #[tokio::test]
-async fn heavy_heartbeats_never_revive_on_postgres() {
+async fn alone_heartbeats_never_revive_on_postgres() {
     heartbeats_race_expiry(Home::postgres().await, 60).await;
 }
 
 #[tokio::test]
-async fn heavy_heartbeats_never_revive_on_redis() {
+async fn alone_heartbeats_never_revive_on_redis() {
     heartbeats_race_expiry(Home::redis().await, 60).await;
 }

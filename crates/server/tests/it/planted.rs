@@ -1,0 +1,27 @@
+//! Bugs that are planted below these tests, and those of them that notice each.
+
+use lease::planted::{Bug, Room, VARIABLE};
+use leasehold_testkit::planted::{self, Planted};
+
+#[test]
+fn planted_bugs_are_noticed_by_the_server() {
+    let bugs = Bug::ALL.iter().filter(|bug| bug.room() == Room::Server);
+    let table: Vec<Planted> = bugs
+        .map(|bug| Planted {
+            name: bug.name(),
+            what: bug.what(),
+            noticed_by: noticed_by(*bug),
+        })
+        .collect();
+    planted::check(VARIABLE, &table);
+}
+
+fn noticed_by(bug: Bug) -> &'static [&'static str] {
+    match bug {
+        Bug::IdentityWithoutTenant => {
+            &["streams::namesakes_of_two_tenants_hear_only_of_their_own_losses"]
+        }
+        Bug::TenantsSeeEachOther => &["sessions::tenants_neither_see_nor_share_sessions"],
+        other => panic!("nobody here is named for {other:?}"),
+    }
+}
