@@ -129,6 +129,12 @@ impl Credentials {
             && let Ok(key) = login_key(&digest)
         {
             self.look_up(&key).await;
+            // Both may have been made at another replica a moment ago.
+            if let Some(credential) = self.read(|known| known.credential_of(&digest))
+                && let Ok(key) = credential_key(&credential)
+            {
+                self.look_up(&key).await;
+            }
             found = self.read(|known| known.login(&digest, self.now()));
         }
         let Some((caller, is_due)) = found else {

@@ -136,6 +136,13 @@ impl Known {
         Some((caller, is_due))
     }
 
+    /// The credential that a login stands for, when it is not known here.
+    pub fn credential_of(&self, digest: &Digest) -> Option<Arc<str>> {
+        let credential = &self.logins.get(digest)?.credential;
+        let known = self.stored.contains_key(credential) || self.given.contains_key(credential);
+        (!known).then(|| credential.clone())
+    }
+
     /// How many logins there are.
     pub fn logins(&self) -> usize {
         self.logins.len()
