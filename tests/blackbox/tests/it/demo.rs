@@ -34,7 +34,8 @@ async fn ownership_moves_and_ctrl_c_leaves_nothing_behind() {
     demo.wait_for_line(&format!("{victim} -> poller-"), PATIENCE)
         .await;
     let folder = dir.path().display().to_string();
-    assert!(mentioning(&folder).len() >= 4, "a server and its pollers");
+    // The one that was killed may not be back yet.
+    assert!(mentioning(&folder).len() >= 3, "a server and its pollers");
     demo.signal(Signal::SIGINT);
     let status = demo.wait(PATIENCE).await;
     assert!(status.success(), "{status:?}: {}", demo.tail());
