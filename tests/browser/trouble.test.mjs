@@ -75,12 +75,10 @@ test("a cut stream is resumed without a gap and without repeats", async () => {
   await page.getByText("job:two-29").waitFor();
   await until("it counts as resumed", async () => Number(await page.locator("[data-resumed]").getAttribute("data-resumed")) >= 1);
   const revisions = await page.locator("[data-revision]").evaluateAll((rows) => rows.map((row) => Number(row.dataset.revision)));
-  const { newest } = await server.call("GET", "/api/v1/events?limit=1");
-  assert.deepEqual(
-    revisions,
-    Array.from({ length: revisions.length }, (_, place) => newest - place),
-    "every revision once, newest first",
-  );
+  // What the server keeps for itself, such as logins, is on no page.
+  const { events } = await server.call("GET", "/api/v1/events?limit=1000");
+  const all = events.map((event) => event.revision).reverse();
+  assert.deepEqual(revisions, all.slice(0, revisions.length), "every revision once, newest first");
   assert.ok(revisions.length >= 35);
   // Paused, it collects; resumed, it shows all of it.
   await page.getByRole("button", { name: "Pause" }).click();
