@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::cli_support::Server;
 
 /// How long it asks in an ordinary run and in a soak; `LEASEHOLD_FUZZ_SECONDS` decides for it alone.
-const SECONDS: (u64, u64) = (20, 600);
+const SECONDS: (u64, u64) = (60, 600);
 /// What it needs on top to start, to end and to find the smallest failing question.
 const GRACE: Duration = Duration::from_secs(120);
 /// Fewer questions than this and something else is wrong.
