@@ -85,12 +85,12 @@ fmt: ## format the code
 docs: ## the documentation of every crate
 	cargo doc --workspace --no-deps
 
-bench: ## the same work on Redis, etcd, PostgreSQL and Leasehold: tables here, plots in target/bench (40 minutes)
+bench: ## the same work on Redis, etcd, PostgreSQL and Leasehold: tables here, plots in target/bench
 	@scripts/setup bench
 	cargo build --release -p leasehold -p leasehold-bench
 	target/release/compare --length full
 
-bench-quick: ## the same in two minutes, after the build
+bench-quick: ## the same, short: about three minutes after the build
 	@scripts/setup bench
 	cargo build --release -p leasehold -p leasehold-bench
 	target/release/compare --length quick
