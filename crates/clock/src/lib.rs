@@ -3,8 +3,10 @@
 mod backoff;
 mod manual;
 mod system;
+mod ticks;
 
 pub use backoff::Backoff;
 pub use lease::{BootMillis, Clock, UnixMillis};
 pub use manual::Manual;
 pub use system::System;
+pub use ticks::Ticks;

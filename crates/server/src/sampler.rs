@@ -1,6 +1,7 @@
 //! What does not show by itself is looked at now and then, for the metrics.
 
 use lease::{EventQuery, Revision};
+use leasehold_clock::Ticks;
 use tokio::time::Instant;
 
 use crate::App;
@@ -10,10 +11,10 @@ const LOOK_MS: u64 = 10_000;
 
 /// Looks until it is dropped.
 pub(crate) async fn run(app: App) {
+    let mut ticks = Ticks::every(LOOK_MS);
     loop {
+        ticks.next(app.clock().as_ref()).await;
         look(&app).await;
-        let clock = app.clock();
-        clock.sleep_until(clock.boot().plus(LOOK_MS)).await;
     }
 }
 

@@ -8,6 +8,7 @@ use lease::{
     registry::{DEPLOYMENT, Deployment, DeploymentState, Seat, Side},
 };
 use leasehold_api::{Code, DeploymentRequest, Seconds};
+use leasehold_clock::Ticks;
 
 use super::{
     Place, enter, invalid,
@@ -29,9 +30,9 @@ fn unknown() -> Reject {
 
 /// Takes every open deployment on, until it is dropped.
 pub(crate) async fn run(app: App) {
+    let mut ticks = Ticks::every(LOOK_MS);
     loop {
-        let clock = app.clock();
-        clock.sleep_until(clock.boot().plus(LOOK_MS)).await;
+        ticks.next(app.clock().as_ref()).await;
         if let Err(error) = look(&app).await {
             tracing::debug!(?error, "deployments not looked at");
         }

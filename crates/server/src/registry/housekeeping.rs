@@ -7,6 +7,7 @@ use lease::{
     Committed, Transaction, UnixMillis,
     registry::{RUNNER, Reason, Runner, RunnerStatus},
 };
+use leasehold_clock::Ticks;
 
 use super::{
     Place, index_key, runners,
@@ -30,9 +31,9 @@ pub(crate) struct Housekeeping {
 /// Looks after everything until it is dropped.
 pub(crate) async fn run(app: App, options: RunnerOptions) {
     let mut seen = Housekeeping::default();
+    let mut ticks = Ticks::every(LOOK_MS);
     loop {
-        let clock = app.clock();
-        clock.sleep_until(clock.boot().plus(LOOK_MS)).await;
+        ticks.next(app.clock().as_ref()).await;
         if let Err(error) = seen.look(&app, options).await {
             tracing::debug!(?error, "housekeeping failed");
         }
