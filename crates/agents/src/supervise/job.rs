@@ -68,19 +68,27 @@ impl Job {
 
     /// The job was continued: the program goes on, with the terminal if the shell gave it to this job.
     pub fn resume(&mut self, child: &Child) {
-        if let (Some(terminal), Some(pid)) = (&self.terminal, child.pid())
-            && is_ours(terminal)
-        {
-            self.modes = tcgetattr(terminal).ok();
-            without_stopping(|| {
-                if let Some(modes) = self.program_modes.take() {
-                    let _ = tcsetattr(terminal, SetArg::TCSANOW, &modes);
-                }
-                let _ = tcsetpgrp(terminal, to_pid(pid));
-            });
-        }
+        self.bring_to_front(child);
         // A guardian that takes no orders is noticed by whoever waits for it.
         let _ = child.signal(Signal::SIGCONT as i32);
+    }
+
+    /// Passes the terminal on to the program if the shell gave it to this job. A program that runs is sent no
+    /// signal for that: one that was stopped meanwhile would be continued behind its shell's back.
+    pub fn bring_to_front(&mut self, child: &Child) {
+        let (Some(terminal), Some(pid)) = (&self.terminal, child.pid()) else {
+            return;
+        };
+        if !is_ours(terminal) {
+            return;
+        }
+        self.modes = tcgetattr(terminal).ok();
+        without_stopping(|| {
+            if let Some(modes) = self.program_modes.take() {
+                let _ = tcsetattr(terminal, SetArg::TCSANOW, &modes);
+            }
+            let _ = tcsetpgrp(terminal, to_pid(pid));
+        });
     }
 
     /// Nothing of the program is left: takes the terminal back if the program had it. One that did not leave
@@ -95,11 +103,6 @@ impl Job {
             let modes = self.modes.as_ref().filter(|_| !left);
             take_back(terminal, modes);
         }
-    }
-
-    /// Whether the shell gave the terminal to this job, and the program does not have it.
-    pub fn is_in_front(&self) -> bool {
-        self.terminal.as_ref().is_some_and(is_ours)
     }
 
     /// Whether the terminal is gone: its window was closed, or its connection broke.

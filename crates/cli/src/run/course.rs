@@ -93,8 +93,8 @@ async fn see_through(
                     return hang_up(child).await;
                 }
                 // A shell that brings a running job to the front sends it no signal.
-                if resume_at.is_none() && job.is_in_front() {
-                    job.resume(child);
+                if resume_at.is_none() {
+                    job.bring_to_front(child);
                 }
                 let stops_at = guard.stops_at();
                 if stops_at != told {
