@@ -10,6 +10,7 @@ use crate::{
     auth::{Credentials, Failures, Guard},
     metrics::Metrics,
     outbox::Outbox,
+    recent::Recent,
     registry::view::Sites,
     shed::Shed,
     streams::Hub,
@@ -29,6 +30,7 @@ pub(crate) struct Parts {
     pub shed: Shed,
     pub hub: Hub,
     pub sites: Sites,
+    pub recent: Recent,
     pub limits: Limits,
     pub outbox: Outbox,
     /// Whether connections are encrypted: decides over `Secure` cookies.

@@ -4,7 +4,10 @@
 use std::{
     net::SocketAddr,
     panic::AssertUnwindSafe,
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, LazyLock, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use axum::{
@@ -177,7 +180,18 @@ fn request_id(headers: &HeaderMap) -> String {
         .get(&REQUEST_ID)
         .and_then(|id| id.to_str().ok())
         .filter(|id| !id.is_empty() && id.len() <= MAX_REQUEST_ID_BYTES)
-        .map_or_else(|| Uuid::new_v4().to_string(), str::to_owned)
+        .map_or_else(|| fresh_id().to_string(), str::to_owned)
+}
+
+/// Random for this process and counted within it: fresh randomness would be a system call per request.
+fn fresh_id() -> Uuid {
+    static PROCESS: LazyLock<[u8; 8]> =
+        LazyLock::new(|| Uuid::new_v4().as_u64_pair().1.to_be_bytes());
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&*PROCESS);
+    bytes[8..].copy_from_slice(&LAST.fetch_add(1, Ordering::Relaxed).to_be_bytes());
+    uuid::Builder::from_custom_bytes(bytes).into_uuid()
 }
 
 /// Writes a problem out, with the id of its request. Errors of the framework become problems too.

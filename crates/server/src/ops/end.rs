@@ -1,11 +1,18 @@
 //! How leases end: given back, taken away, or with their holder. Each call runs to its end even when the
 //! caller goes away meanwhile: what ends a lease must not be forgotten half-way.
 
-use std::{future::Future, sync::Arc};
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
 
 use lease::{
     Authority, Departure, Error, Lease, LeaseQuery, LeaseRef, Renew, Revoke, polling::NODE,
 };
+use tokio::runtime::Handle;
+use tokio_util::task::TaskTracker;
 
 use super::{may_own, measured};
 use crate::{App, Reject, auth::Caller};
@@ -15,9 +22,52 @@ where
     T: Send + 'static,
     F: Future<Output = Result<T, Error>> + Send + 'static,
 {
-    let task = app.tasks().spawn(call(app.shared_authority()));
-    task.await
-        .unwrap_or_else(|_| Err(Error::Unknown("the call did not finish".into())))
+    ToItsEnd {
+        call: Some(Box::pin(call(app.shared_authority()))),
+        tasks: app.tasks().clone(),
+    }
+    .await
+}
+
+/// A call that goes on as a task of its own when whoever waits for it goes away. Until then it needs
+/// none, and so no way between two tasks.
+struct ToItsEnd<F>
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    call: Option<Pin<Box<F>>>,
+    tasks: TaskTracker,
+}
+
+impl<F> Future for ToItsEnd<F>
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        // Taken out meanwhile: a call that panicked is not polled again.
+        let Some(mut call) = self.call.take() else {
+            return Poll::Pending;
+        };
+        let poll = call.as_mut().poll(context);
+        if poll.is_pending() {
+            self.call = Some(call);
+        }
+        poll
+    }
+}
+
+impl<F> Drop for ToItsEnd<F>
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    fn drop(&mut self) {
+        // Without a runtime nothing can go on.
+        if let (Some(call), Ok(runtime)) = (self.call.take(), Handle::try_current()) {
+            self.tasks.spawn_on(call, &runtime);
+        }
+    }
 }
 
 /// Gives a lease back (L16).

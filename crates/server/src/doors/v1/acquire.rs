@@ -56,6 +56,9 @@ async fn acquire(
         Acquired::Granted { leases, .. } => leases,
         Acquired::Refused(refusal) => return Err(ops::refused(&caller, &refusal)),
     };
+    if let [lease] = leases.as_slice() {
+        app.parts().recent.note(lease);
+    }
     let mut leases: Vec<Lease> = leases.iter().map(Lease::from).collect();
     let granted = match asked.form {
         Form::Keys => Granted::Many(LeaseList {

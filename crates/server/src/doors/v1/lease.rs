@@ -63,6 +63,12 @@ async fn release(
     State(app): State<App>,
     Path(id): Path<String>,
 ) -> Result<Json<Success>, Reject> {
+    let granted_here = id.parse().ok().and_then(|id| app.parts().recent.take(id));
+    if let Some(lease) = granted_here
+        && ops::release(&app, &caller, lease).await?
+    {
+        return Ok(Json(Success { success: true }));
+    }
     let lease = ops::find(&app, &caller, &id).await?;
     ops::release(&app, &caller, LeaseRef::from(&lease)).await?;
     Ok(Json(Success { success: true }))
