@@ -125,6 +125,9 @@ pub struct RenewManyRequest {
     /// Which leases; absent means whatever this holder and incarnation has.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leases: Option<Vec<RenewItem>>,
+    /// Answer with how many were kept, and one by one only what was lost. Only without `leases`.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub brief: bool,
 }
 
 /// One lease to keep.
@@ -197,6 +200,9 @@ impl RenewManyRequest {
             }
         };
         let leases = self.check_leases(&mut check);
+        if self.brief && self.leases.is_some() {
+            check.wrong("brief", "only for everything a holder has, without leases");
+        }
         let request = (|| {
             Some(lease::Renew {
                 holder: holder?,
@@ -257,9 +263,26 @@ impl From<&lease::Renewed> for Renewed {
     }
 }
 
-/// An answer per lease: in the order of the request, or of the keys when all were asked for.
+/// An answer per lease: in the order of the request, or of the keys when all were asked for. A brief one
+/// has only those that were lost, and how many were kept.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct RenewedList {
     /// The answers.
     pub results: Vec<Renewed>,
+    /// How many were kept, in a brief answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept: Option<u64>,
+    /// When the first of these expires unless it is kept again, in a brief answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Time>,
+}
+
+impl From<&lease::Kept> for RenewedList {
+    fn from(kept: &lease::Kept) -> Self {
+        Self {
+            results: kept.lost.iter().map(Renewed::from).collect(),
+            kept: Some(kept.leases),
+            expires_at: kept.expires_at.map(Time::from),
+        }
+    }
 }

@@ -139,6 +139,7 @@ impl Remote {
         let (holder, wait_ms) = match command {
             Command::Acquire(request) => (&request.holder, request.wait_ms),
             Command::Renew(request) => (&request.holder, 0),
+            Command::Keep(holder) => (holder, 0),
             Command::Release(lease) => (&lease.holder, 0),
             Command::Depart(departure) => (departure.holder(), 0),
             Command::Handoff(step) => (step.by(), 0),

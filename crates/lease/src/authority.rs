@@ -15,9 +15,9 @@ use serde::{
 
 use crate::{
     Acquire, Acquired, Answer, Capabilities, Committed, Decided, Departure, EventPage, EventQuery,
-    HandoffState, HandoffStep, Invalid, Key, Lease, LeaseId, LeaseQuery, LeaseRef, Page, Record,
-    RecordQuery, Renew, Renewed, Revision, Revoke, Seen, Token, Transaction, Typed, UnixMillis,
-    Verdict, Watch, Watching, history::SealPage,
+    HandoffState, HandoffStep, Holder, Invalid, Kept, Key, Lease, LeaseId, LeaseQuery, LeaseRef,
+    Page, Record, RecordQuery, Renew, Renewed, Revision, Revoke, Seen, Token, Transaction, Typed,
+    UnixMillis, Verdict, Watch, Watching, history::SealPage,
 };
 
 /// The name of a verb, which says how the value that comes with it is read: as what is asked, or as the
@@ -107,6 +107,8 @@ verbs! {
         "acquire" Acquire(Acquire) -> Acquired(Acquired),
         /// Keep leases.
         "renew" Renew(Renew) -> Renewed(Vec<Renewed>),
+        /// Keep everything that a holder has, with one answer for all of it.
+        "keep" Keep(Holder) -> Kept(Kept),
         /// Give a lease back.
         "release" Release(LeaseRef) -> Released(bool),
         /// Take a lease away.
@@ -155,7 +157,7 @@ impl Command {
             Self::Revoke(request) => request.validate(),
             Self::Handoff(step) => step.validate(),
             Self::Commit(transaction) => transaction.validate(),
-            Self::Release(_) | Self::Depart(_) => Ok(()),
+            Self::Keep(_) | Self::Release(_) | Self::Depart(_) => Ok(()),
         }
     }
 }
@@ -203,6 +205,12 @@ pub trait Authority: Any + Send + Sync {
     /// of the request; with [`crate::Renewals::All`] in the order of the keys.
     fn renew(&self, request: Renew) -> Decided<'_, Vec<Renewed>> {
         typed!(self.decide(Command::Renew(request)) => Outcome::Renewed)
+    }
+
+    /// Keeps whatever this holder and incarnation has, in one step and with one answer, however many these
+    /// are (L7–L9). A holder that had more leases than were kept asks for an answer per lease to learn which.
+    fn keep(&self, holder: Holder) -> Decided<'_, Kept> {
+        typed!(self.decide(Command::Keep(holder)) => Outcome::Kept)
     }
 
     /// Gives a lease back. `true` when it ended now; by anyone but its owner, or a second time, it

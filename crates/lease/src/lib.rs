@@ -48,7 +48,7 @@ pub use lease::{Handoff, HandoffStage, Lease, LeaseId, Loss, Revision, Status};
 pub use policy::{Grace, OnOutage};
 pub use record::{Committed, Expect, Record, Transaction, Write};
 pub use request::{
-    Acquire, Acquired, Cause, Departure, EventPage, EventQuery, HandoffState, HandoffStep,
+    Acquire, Acquired, Cause, Departure, EventPage, EventQuery, HandoffState, HandoffStep, Kept,
     LeaseQuery, LeaseRef, Notice, Page, RecordQuery, Refusal, Renew, Renewal, Renewals, Renewed,
     Revoke, Snapshot, Verdict, Want,
 };

@@ -274,6 +274,29 @@ pub struct Renewed {
     pub outcome: Result<Lease, Loss>,
 }
 
+/// What became of everything that a holder has.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Kept {
+    /// How many leases were kept.
+    pub leases: u64,
+    /// When the first of them expires, unless it is kept again.
+    pub expires_at: Option<UnixMillis>,
+    /// Those that had lapsed, in the order of their keys.
+    pub lost: Vec<Renewed>,
+}
+
+impl From<Vec<Renewed>> for Kept {
+    fn from(answers: Vec<Renewed>) -> Self {
+        let (kept, lost): (Vec<_>, Vec<_>) = answers.into_iter().partition(|it| it.outcome.is_ok());
+        let expiries = kept.iter().filter_map(|it| it.outcome.as_ref().ok());
+        Self {
+            leases: kept.len() as u64,
+            expires_at: expiries.map(|lease| lease.expires_at).min(),
+            lost,
+        }
+    }
+}
+
 /// Taking a lease away (L17).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Revoke {

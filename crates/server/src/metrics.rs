@@ -207,7 +207,7 @@ impl Metrics {
             );
             registry.register(
                 "leasehold_events",
-                "Events by their type",
+                "Events by their type; of renewals those that this server was asked for",
                 it.events.clone(),
             );
             registry.register(
@@ -286,6 +286,16 @@ impl Metrics {
         if let (lease::EventKind::LeaseExpired, Some(lease)) = (kind, &event.lease) {
             let late_ms = event.at.since(lease.expires_at);
             self.expiry_lateness.observe(late_ms as f64 / 1e3);
+        }
+    }
+
+    /// So many leases were kept by this server: too frequent to be watched for.
+    pub(crate) fn renewed(&self, leases: u64) {
+        if leases > 0 {
+            let event = lease::EventKind::LeaseRenewed.as_str();
+            self.events
+                .get_or_create(&EventLabels { event })
+                .inc_by(leases);
         }
     }
 

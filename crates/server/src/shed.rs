@@ -36,7 +36,7 @@ impl Class {
         let presence =
             path.contains("/holders/") && matches!(*method, Method::PUT | Method::DELETE);
         match last.unwrap_or_default() {
-            "renew" | "heartbeat" | "release" | "depart" | "handoff" => Self::Keep,
+            "renew" | "keep" | "heartbeat" | "release" | "depart" | "handoff" => Self::Keep,
             "acquire" => Self::Acquire,
             "stream" | "watch" => Self::Stream,
             "events" if path.starts_with("/api/v3/sessions/") => Self::Stream,

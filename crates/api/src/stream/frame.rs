@@ -1,7 +1,7 @@
 //! Frames and the messages they travel in.
 
 use ::lease::{
-    Acquire, Acquired, HandoffState, HandoffStep, Holder, Invalid, Lease, Renewals, Renewed,
+    Acquire, Acquired, HandoffState, HandoffStep, Holder, Invalid, Kept, Lease, Renewals, Renewed,
     Watching,
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -43,6 +43,8 @@ pub enum Up {
     Acquire(Box<Acquire>),
     /// Keeps leases (L7–L9); answered by [`Down::Renewed`].
     Renew(Renewals),
+    /// Keeps everything that the holder has (L7–L9); answered by [`Down::Kept`].
+    Keep,
     /// Gives a lease back (L16); answered by [`Down::Released`].
     Release(Held),
     /// One step of a handoff (L18); answered by [`Down::Handed`].
@@ -71,6 +73,8 @@ pub enum Down {
     Acquired(Acquired),
     /// The answer to a renewal: an outcome per lease.
     Renewed(Vec<Renewed>),
+    /// The answer to keeping everything: one for all of it.
+    Kept(Kept),
     /// The answer to a release: whether the lease ended now.
     Released(bool),
     /// The answer to a step of a handoff.
@@ -92,7 +96,7 @@ pub enum Down {
 }
 
 /// The types of frames: code and word of each.
-pub(super) const UP: [(u8, &str); 10] = [
+pub(super) const UP: [(u8, &str); 11] = [
     (1, "acquire"),
     (2, "renew"),
     (3, "release"),
@@ -103,8 +107,9 @@ pub(super) const UP: [(u8, &str); 10] = [
     (8, "position"),
     (9, "cancel"),
     (10, "goodbye"),
+    (11, "keep"),
 ];
-pub(super) const DOWN: [(u8, &str); 12] = [
+pub(super) const DOWN: [(u8, &str); 13] = [
     (64, "welcome"),
     (65, "acquired"),
     (66, "renewed"),
@@ -117,6 +122,7 @@ pub(super) const DOWN: [(u8, &str); 12] = [
     (73, "lost"),
     (74, "missed"),
     (75, "goodbye"),
+    (76, "kept"),
 ];
 
 /// One direction of a stream.
@@ -177,6 +183,7 @@ impl Direction for Up {
             Self::Position(_) => 8,
             Self::Cancel(_) => 9,
             Self::Goodbye => 10,
+            Self::Keep => 11,
         }
     }
 
@@ -190,7 +197,7 @@ impl Direction for Up {
             Self::Presence(presence) => put_json(out, presence),
             Self::Watch(watching) => put_json(out, watching),
             Self::Position(id) | Self::Cancel(id) => put_number(out, *id),
-            Self::Goodbye => {}
+            Self::Goodbye | Self::Keep => {}
         }
     }
 
@@ -204,7 +211,7 @@ impl Direction for Up {
             Self::Presence(presence) => value_of(presence),
             Self::Watch(watching) => value_of(watching),
             Self::Position(id) | Self::Cancel(id) => json!(id),
-            Self::Goodbye => Value::Null,
+            Self::Goodbye | Self::Keep => Value::Null,
         }
     }
 
@@ -219,6 +226,7 @@ impl Direction for Up {
             7 => Self::Watch(rest(body)?),
             8 => Self::Position(laid(body.number())?),
             9 => Self::Cancel(laid(body.number())?),
+            11 => Self::Keep,
             _ => Self::Goodbye,
         })
     }
@@ -241,6 +249,7 @@ impl Direction for Up {
             7 => Self::Watch(parsed(&body)?),
             8 => Self::Position(parsed(&body)?),
             9 => Self::Cancel(parsed(&body)?),
+            11 => Self::Keep,
             _ => Self::Goodbye,
         })
     }
@@ -263,6 +272,7 @@ impl Direction for Down {
             Self::Lost(_) => 73,
             Self::Missed => 74,
             Self::Goodbye(_) => 75,
+            Self::Kept(_) => 76,
         }
     }
 
@@ -280,6 +290,7 @@ impl Direction for Down {
             Self::Lost(lost) => values::put_lost(out, lost),
             Self::Missed => {}
             Self::Goodbye(reason) => put_json(out, reason),
+            Self::Kept(kept) => put_json(out, kept),
         }
     }
 
@@ -297,6 +308,7 @@ impl Direction for Down {
             Self::Lost(lost) => value_of(lost),
             Self::Missed => Value::Null,
             Self::Goodbye(reason) => json!(reason),
+            Self::Kept(kept) => value_of(kept),
         }
     }
 
@@ -313,6 +325,7 @@ impl Direction for Down {
             72 => Self::Failed(rest(body)?),
             73 => Self::Lost(laid(values::lost(body))?),
             74 => Self::Missed,
+            76 => Self::Kept(rest(body)?),
             _ => Self::Goodbye(rest(body)?),
         })
     }
@@ -330,6 +343,7 @@ impl Direction for Down {
             72 => Self::Failed(parsed(&body)?),
             73 => Self::Lost(parsed(&body)?),
             74 => Self::Missed,
+            76 => Self::Kept(parsed(&body)?),
             _ => Self::Goodbye(parsed(&body)?),
         })
     }

@@ -15,8 +15,8 @@ use std::{
 
 use futures_util::stream;
 use lease::{
-    Acquire, Acquired, Command, Departure, HandoffState, HandoffStep, Holder, Lease, LeaseRef,
-    Notice, Outcome, Renew, Renewed, Watch, Watching,
+    Acquire, Acquired, Command, Departure, HandoffState, HandoffStep, Holder, Kept, Lease,
+    LeaseRef, Notice, Outcome, Renew, Renewed, Watch, Watching,
 };
 use leasehold_api::{
     authority::Frame,
@@ -299,6 +299,7 @@ impl HolderStream {
         Ok(match command {
             Command::Acquire(request) => Outcome::Acquired(self.acquire(request).await?),
             Command::Renew(request) => Outcome::Renewed(self.renew(request).await?),
+            Command::Keep(holder) => Outcome::Kept(self.keep(holder).await?),
             Command::Release(lease) => Outcome::Released(self.release(lease).await?),
             Command::Depart(departure) => Outcome::Departed(self.depart(departure).await?),
             Command::Handoff(step) => Outcome::Handoff(self.handoff(step).await?),
@@ -314,6 +315,14 @@ impl HolderStream {
         let up = Up::Renew(request.leases.clone());
         match self.ask(&request.holder, up).await? {
             Down::Renewed(renewed) => Ok(renewed),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Keeps everything that the holder has, over the stream.
+    pub async fn keep(&self, holder: &Holder) -> Result<Kept, lease::Error> {
+        match self.ask(holder, Up::Keep).await? {
+            Down::Kept(kept) => Ok(kept),
             other => Err(unexpected(&other)),
         }
     }

@@ -133,6 +133,8 @@ pub struct Engine {
     waiters: Waiters,
     idle: VecDeque<Idle>,
     records: BTreeMap<Key, (Arc<str>, Revision)>,
+    /// Nobody wants events of renewals that are not kept.
+    renewals_unwatched: bool,
 }
 
 impl Engine {
@@ -149,7 +151,13 @@ impl Engine {
             waiters: Waiters::default(),
             idle: VecDeque::new(),
             records: BTreeMap::new(),
+            renewals_unwatched: false,
         }
+    }
+
+    /// Whether somebody wants to see renewals. Without, none is made an event that is not kept anyway.
+    pub fn watch_renewals(&mut self, watched: bool) {
+        self.renewals_unwatched = !watched;
     }
 
     /// Decides one command. `effects` gets what happened, appended to what it holds.
@@ -166,6 +174,7 @@ impl Engine {
         let decision = match command {
             Command::Acquire(request) => self.acquire(request, effects),
             Command::Renew(request) => Outcome::Renewed(self.renew(&request, effects)).into(),
+            Command::Keep(holder) => Outcome::Kept(self.keep(&holder, effects)).into(),
             Command::Release(lease) => Outcome::Released(self.release(&lease, "", effects)).into(),
             Command::Revoke(request) => Outcome::Revoked(self.revoke(&request, effects)).into(),
             Command::Depart(who) => Outcome::Departed(self.depart(&who, effects)).into(),

@@ -7,7 +7,7 @@ use super::{
     slots::{Extra, SlotIndex, State},
 };
 use crate::{
-    EventKind, HandoffStage, Holder, Key, Loss, Renew, Renewals, Renewed, Token, Ttl,
+    EventKind, HandoffStage, Holder, Kept, Key, Loss, Renew, Renewals, Renewed, Token, Ttl,
     planted::{Bug, planted},
 };
 
@@ -60,6 +60,54 @@ impl Engine {
                 }
             })
             .collect()
+    }
+
+    /// Keeps everything that a holder has, without an answer per lease.
+    pub(super) fn keep(&mut self, holder: &Holder, effects: &mut Effects) -> Kept {
+        let Some(index) = self.holders.find(holder) else {
+            return Kept::default();
+        };
+        let slots = &self.slots;
+        let has_lapsed = |slot: &SlotIndex| {
+            let grant = slots.get(*slot).grant();
+            grant.is_some_and(|grant| grant.lapses_at() <= self.now)
+        };
+        let held = self.holders.slots(slots, index);
+        let (mut lapsed, mut live): (Vec<_>, Vec<_>) = held.partition(has_lapsed);
+        lapsed.sort_unstable_by_key(|&slot| &slots.get(slot).key);
+        if self.announces_renewals() {
+            live.sort_unstable_by_key(|&slot| &slots.get(slot).key);
+        }
+        let mut expires_at = None;
+        for &slot in &live {
+            self.extend(slot, None, None, effects);
+            let expiry = self.slots.get(slot).grant().map(|grant| grant.expires_at);
+            expires_at = expires_at.into_iter().chain(expiry).min();
+        }
+        let lost = lapsed.into_iter().map(|slot| {
+            let it = self.slots.get(slot);
+            let (key, token) = (it.key.clone(), it.last_token());
+            self.expire(slot, effects);
+            Renewed {
+                key,
+                token,
+                outcome: Err(Loss::Expired),
+            }
+        });
+        Kept {
+            lost: lost.collect(),
+            leases: live.len() as u64,
+            expires_at,
+        }
+    }
+
+    /// Whether a renewal becomes an event.
+    fn announces_renewals(&self) -> bool {
+        match self.options.renewals {
+            RenewalEvents::Off => false,
+            RenewalEvents::Live => !self.renewals_unwatched,
+            RenewalEvents::Kept => true,
+        }
     }
 
     /// The slot of a live lease that belongs to this holder under this token, or why it is lost.
@@ -134,10 +182,12 @@ impl Engine {
         if touched {
             effects.touched.push(it.key.clone());
         }
+        if !self.announces_renewals() {
+            return;
+        }
         let revision = match self.options.renewals {
-            RenewalEvents::Off => return,
-            RenewalEvents::Live => self.revision,
             RenewalEvents::Kept => self.next_revision(),
+            RenewalEvents::Off | RenewalEvents::Live => self.revision,
         };
         self.announce(slot, EventKind::LeaseRenewed, revision, None, effects);
     }

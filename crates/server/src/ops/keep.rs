@@ -2,7 +2,9 @@
 
 use std::collections::HashSet;
 
-use lease::{Key, Lease, LeaseQuery, Loss, Renew, Renewal, Renewals, Renewed, polling::NODE};
+use lease::{
+    Holder, Kept, Key, Lease, LeaseQuery, Loss, Renew, Renewal, Renewals, Renewed, polling::NODE,
+};
 
 use super::{ended, may_own, measured};
 use crate::{App, Reject, auth::Caller};
@@ -61,20 +63,33 @@ pub(crate) async fn renew(
         .collect())
 }
 
+/// Keeps everything that a holder has, with one answer for all of it.
+pub(crate) async fn keep(app: &App, caller: &Caller, holder: Holder) -> Result<Kept, Reject> {
+    if caller.tenant.is_some() {
+        // What a namesake has in another tenant is not this caller's, so its own leases are named.
+        let leases = Renewals::All;
+        let answers = renew(app, caller, Renew { holder, leases }).await?;
+        return Ok(Kept::from(answers));
+    }
+    let word = |kept: &Kept| if kept.lost.is_empty() { "kept" } else { "lost" };
+    let kept = measured(app, "renew", word, app.authority().keep(holder)).await?;
+    app.metrics().renewed(kept.leases);
+    Ok(kept)
+}
+
 async fn renew_all(app: &App, request: Renew) -> Result<Vec<Renewed>, Reject> {
-    measured(
-        app,
-        "renew",
-        |renewed: &Vec<Renewed>| {
-            if renewed.iter().all(|it| it.outcome.is_ok()) {
-                "kept"
-            } else {
-                "lost"
-            }
-        },
-        app.authority().renew(request),
-    )
-    .await
+    let mut kept = 0;
+    let word = |renewed: &Vec<Renewed>| {
+        kept = renewed.iter().filter(|it| it.outcome.is_ok()).count();
+        if kept == renewed.len() {
+            "kept"
+        } else {
+            "lost"
+        }
+    };
+    let answers = measured(app, "renew", word, app.authority().renew(request)).await?;
+    app.metrics().renewed(kept as u64);
+    Ok(answers)
 }
 
 /// The live leases of one holder, all pages.

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 pub(crate) use acquire::{Budget, acquire, acquire_expecting, announce, masked, refused};
 pub(crate) use end::{depart, release, revoke};
-pub(crate) use keep::{live_of, renew, renew_one};
+pub(crate) use keep::{keep, live_of, renew, renew_one};
 
 use crate::{
     App, Reject,
@@ -49,7 +49,9 @@ impl Needs {
             CAPABILITIES | WATCH | "now" | "lease" | "lease_by_id" | "leases" | "check"
             | "events" => (Level::Read, false),
             "seals" => (Level::Read, true),
-            "acquire" | "renew" | "release" | "depart" | "handoff" => (Level::Write, false),
+            "acquire" | "renew" | "keep" | "release" | "depart" | "handoff" => {
+                (Level::Write, false)
+            }
             "revoke" => (Level::Admin, false),
             "commit" | "record" | "records" => (Level::Admin, true),
             _ => return None,
@@ -79,6 +81,7 @@ pub(crate) async fn decide(
             Outcome::Acquired(masked(caller, acquired)?)
         }
         Command::Renew(request) => Outcome::Renewed(renew(app, caller, request).await?),
+        Command::Keep(holder) => Outcome::Kept(keep(app, caller, holder).await?),
         Command::Release(lease) => Outcome::Released(release(app, caller, lease).await?),
         Command::Revoke(request) => Outcome::Revoked(revoke(app, caller, request).await?),
         Command::Depart(who) => Outcome::Departed(depart(app, caller, who).await?),

@@ -103,7 +103,7 @@ impl Hub {
         closing: CancellationToken,
         begun: CancellationToken,
     ) {
-        let mut follower = Follower::new(authority.clone(), clock, Watching::everything())
+        let mut follower = Follower::new(authority.clone(), clock, Watching::default())
             .with_pauses(RETRY_MS.0, RETRY_MS.1);
         let mut observer = Observer::new(metrics.clone());
         loop {

@@ -265,6 +265,9 @@ async fn perform(
                 .await
                 .map(Down::Renewed)
         }
+        Up::Keep => keep(app, ops::keep(app, caller, holder.clone()))
+            .await
+            .map(Down::Kept),
         Up::Release(held) => {
             let lease = LeaseRef {
                 key: held.key,

@@ -1,8 +1,161 @@
 //! The life of leases through the door.
 
-use serde_json::{Value, json};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
-use crate::support::{self, ADMIN, READER, TENANT_A, WRITER, start};
+use lease::{Answer, Authority, Capabilities, Command, Outcome, Query, View, Watch, Watching};
+use reqwest::Method;
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+
+use crate::support::{
+    self, ADMIN, LONG, READER, TENANT_A, TENANT_B, WRITER, clock, guarded::Counted, memory,
+    options, start, start_on,
+};
+
+#[tokio::test]
+async fn what_a_server_granted_itself_is_given_back_without_a_look() {
+    let clock = clock();
+    let counted = Counted::new(memory(&clock));
+    let server = start_on(options(), clock, counted.clone()).await;
+    let looks = || counted.looks.load(Ordering::SeqCst);
+    let lease = server.acquire("job", "nightly", "worker-1").await;
+    let id = lease["lease_id"].as_str().unwrap().to_owned();
+    let release = format!("/api/v1/leases/{id}/release");
+    // Another tenant's caller learns nothing and ends nothing, whatever this server remembers.
+    let (status, _) = server.call(TENANT_B, "DELETE", &release, Value::Null).await;
+    assert_eq!(status, 404);
+    let show = format!("/api/v1/leases/{id}");
+    let (_, shown) = server.call(READER, "GET", &show, Value::Null).await;
+    assert_eq!(shown["status"], "active");
+    // That took it out of memory: the same holder asks again, and is remembered again.
+    server.acquire("job", "nightly", "worker-1").await;
+    let before = looks();
+    let (status, _) = server.call(WRITER, "DELETE", &release, Value::Null).await;
+    assert_eq!((status.as_u16(), looks()), (200, before));
+    let (_, shown) = server.call(READER, "GET", &show, Value::Null).await;
+    assert_eq!(shown["status"], "released");
+    // A second time it is looked for, and known from the history.
+    let before = looks();
+    let (status, _) = server.call(WRITER, "DELETE", &release, Value::Null).await;
+    assert_eq!((status.as_u16(), looks()), (200, before + 1));
+}
+
+/// Holds releases back until it is told to go on.
+struct Slow {
+    inner: Arc<dyn Authority>,
+    began: Notify,
+    goes_on: Notify,
+    is_done: AtomicBool,
+}
+
+impl Authority for Slow {
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn decide(&self, command: Command) -> Answer<'_, Outcome> {
+        Box::pin(async move {
+            let is_release = matches!(command, Command::Release(_));
+            if is_release {
+                self.began.notify_one();
+                self.goes_on.notified().await;
+            }
+            let outcome = self.inner.decide(command).await;
+            if is_release {
+                self.is_done.store(true, Ordering::SeqCst);
+                self.began.notify_one();
+            }
+            outcome
+        })
+    }
+
+    fn look(&self, query: Query) -> Answer<'_, View> {
+        self.inner.look(query)
+    }
+
+    fn watch(&self, watching: Watching) -> Answer<'_, Watch> {
+        self.inner.watch(watching)
+    }
+}
+
+#[tokio::test]
+async fn a_release_whose_caller_went_away_runs_to_its_end() {
+    let clock = clock();
+    let slow = Arc::new(Slow {
+        inner: memory(&clock),
+        began: Notify::new(),
+        goes_on: Notify::new(),
+        is_done: AtomicBool::new(false),
+    });
+    let server = start_on(options(), clock, slow.clone()).await;
+    let lease = server.acquire("job", "nightly", "worker-1").await;
+    let id = lease["lease_id"].as_str().unwrap();
+    let call = server
+        .http
+        .delete(format!("{}/api/v1/leases/{id}/release", server.url))
+        .bearer_auth(WRITER)
+        .timeout(Duration::from_millis(200));
+    let (answer, ()) = tokio::join!(call.send(), slow.began.notified());
+    assert!(answer.is_err(), "it gave up");
+    slow.goes_on.notify_one();
+    tokio::time::timeout(LONG, slow.began.notified())
+        .await
+        .expect("the release ends");
+    assert!(slow.is_done.load(Ordering::SeqCst));
+    let (_, free) = server
+        .call(READER, "GET", &format!("/api/v1/leases/{id}"), Value::Null)
+        .await;
+    assert_eq!(free["status"], "released");
+}
+
+#[tokio::test]
+async fn everything_of_a_holder_is_kept_with_one_answer() {
+    let server = start().await;
+    for (tenant, id) in [(ADMIN, "1"), (ADMIN, "2"), (TENANT_A, "3"), (TENANT_B, "4")] {
+        let asked =
+            json!({"kind": "job", "id": id, "holder": "w", "incarnation": "1", "ttl_seconds": 30});
+        let (status, _) = server
+            .call(tenant, "POST", "/api/v1/leases/acquire", asked)
+            .await;
+        assert_eq!(status, 200);
+    }
+    server.clock.advance(10_000);
+    let brief = json!({"holder": "w", "incarnation": "1", "brief": true});
+    // A tenant's caller keeps what its tenant has.
+    let path = "/api/v1/leases/renew";
+    let (status, kept) = server.call(TENANT_A, "POST", path, brief.clone()).await;
+    assert_eq!(status, 200, "{kept}");
+    let expires = "2027-01-15T08:00:40.000Z";
+    assert_eq!(
+        kept,
+        json!({"results": [], "kept": 1, "expires_at": expires})
+    );
+    let (_, other) = server
+        .call(ADMIN, "GET", "/api/v1/leases?kind=job&id=4", Value::Null)
+        .await;
+    assert_eq!(other["leases"][0]["expires_at"], "2027-01-15T08:00:30.000Z");
+    let (_, kept) = server.call(ADMIN, "POST", path, brief).await;
+    assert_eq!(
+        kept,
+        json!({"results": [], "kept": 4, "expires_at": expires})
+    );
+    let named = json!({"holder": "w", "incarnation": "1", "brief": true, "leases": []});
+    let (status, problem) = server.call(ADMIN, "POST", path, named).await;
+    assert_eq!(status, 400, "{problem}");
+    assert_eq!(problem["errors"][0]["field"], "brief");
+    let text = server.send(ADMIN, Method::GET, "/metrics", None).await;
+    let text = text.text().await.unwrap();
+    assert!(
+        text.contains("leasehold_events_total{event=\"lease_renewed\"} 5"),
+        "{text}"
+    );
+}
 
 #[tokio::test]
 async fn a_lease_lives_and_ends_through_the_door() {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lease::{
-    BootMillis, EventKind, Loss, Margin, Renew, Renewal, Renewals, Standing, Tenure, Token,
+    BootMillis, EventKind, Kept, Loss, Margin, Renew, Renewal, Renewals, Standing, Tenure, Token,
 };
 
 use super::{Harness, Stage};
@@ -207,6 +207,33 @@ pub async fn l9_all_of_a_holder_in_the_order_of_keys(harness: &dyn Harness) {
         stage.live("e").await.and_then(|lease| lease.renewed_at),
         None
     );
+}
+
+/// One answer for everything that a holder has says how much that is, and what had lapsed.
+pub async fn l9_all_of_a_holder_with_one_answer(harness: &dyn Harness) {
+    let stage = Stage::of(harness);
+    let nobody = stage.authority.keep(stage.holder("eve")).await;
+    assert_eq!(nobody.expect("answered"), Kept::default());
+    stage.take_short("lapsing", "ann").await;
+    let before = [stage.take("a", "ann").await, stage.take("b", "ann").await];
+    let other = stage.take("c", "bob").await;
+    stage.lapse().await;
+    let kept = stage.authority.keep(stage.holder("ann")).await;
+    let kept = kept.expect("answered");
+    assert_eq!(kept.leases, 2);
+    for lost in &kept.lost {
+        // Unless the authority had noticed by itself.
+        assert_eq!(lost.key, stage.key("lapsing"));
+        assert_eq!(lost.outcome, Err(Loss::Expired));
+    }
+    for before in before {
+        let lease = stage.live(before.key.id()).await.expect("kept");
+        assert!(lease.renewed_at.is_some());
+        assert!(lease.expires_at > before.expires_at);
+        assert!(kept.expires_at.is_some_and(|at| at <= lease.expires_at));
+    }
+    assert_eq!(stage.live("lapsing").await, None);
+    assert_eq!(stage.live("c").await, Some(other), "somebody else's");
 }
 
 /// The holder counts from before it asked, so its deadline comes first.

@@ -100,6 +100,7 @@ macro_rules! conformance_tests {
                 l8_expiry_never_moves_backwards
                 l9_a_batch_is_answered_in_order
                 l9_all_of_a_holder_in_the_order_of_keys
+                l9_all_of_a_holder_with_one_answer
                 l10_the_authority_never_expires_before_the_holder_stops
                 l11_an_unanswered_renewal_loses_nothing
                 renewals_carry_a_report_and_a_new_ttl

@@ -170,6 +170,7 @@ impl Writer {
             self.returned.clear();
             return self.endure(inbox);
         }
+        self.engine.watch_renewals(self.live.are_renewals_watched());
         if self.engine.next_tick().is_some_and(|at| at <= now) {
             self.engine.tick(now, &mut self.effects);
         }
@@ -254,7 +255,9 @@ impl Writer {
             match job {
                 Job::Decide { command, reply, .. } => {
                     let answer = match command {
-                        Command::Renew(_) if !outage.blind => self.renew_in_outage(since, command),
+                        Command::Renew(_) | Command::Keep(_) if !outage.blind => {
+                            self.renew_in_outage(since, command)
+                        }
                         _ => Err(error),
                     };
                     let _ = reply.send(answer);

@@ -28,6 +28,8 @@ struct Shared {
     room: usize,
     newest: AtomicU64,
     count: AtomicUsize,
+    /// Each watcher that wants renewals has one more of it.
+    renewals: Arc<()>,
     // A plain mutex: held while one batch of events is handed out, never over an await.
     seats: Mutex<Seats>,
 }
@@ -47,6 +49,7 @@ struct Seat {
     watching: Arc<Watching>,
     events: mpsc::Sender<Arc<Event>>,
     missed: Arc<AtomicBool>,
+    _renewals: Option<Arc<()>>,
 }
 
 /// One watcher's events. Leaves when it is dropped.
@@ -75,6 +78,7 @@ impl Live {
                 room: room.max(1),
                 newest: AtomicU64::new(newest.get()),
                 count: AtomicUsize::new(0),
+                renewals: Arc::default(),
                 seats: Mutex::default(),
             }),
         }
@@ -83,6 +87,11 @@ impl Live {
     /// Whether anybody watches.
     pub fn is_watched(&self) -> bool {
         self.shared.count.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether anybody wants to see renewals.
+    pub fn are_renewals_watched(&self) -> bool {
+        Arc::strong_count(&self.shared.renewals) > 1
     }
 
     /// Up to where everything was handed out.
@@ -103,6 +112,7 @@ impl Live {
                 watching: watching.clone(),
                 events: sender,
                 missed: missed.clone(),
+                _renewals: watching.renewals.then(|| self.shared.renewals.clone()),
             };
             seats.row(&watching).push(seat);
             self.shared.count.fetch_add(1, Ordering::Relaxed);
@@ -327,8 +337,11 @@ mod tests {
         assert_eq!(one.newest(), Revision::new(5), "but passed over");
         assert!(matches!(all.ready(), Some(Next::Event(_))));
         assert!(matches!(all.ready(), Some(Next::Event(_))));
-        drop((one, all));
-        assert!(!live.is_watched());
+        assert!(!live.are_renewals_watched());
+        let (_, renewals) = live.join(Arc::new(Watching::everything()));
+        assert!(live.are_renewals_watched());
+        drop((one, all, renewals));
+        assert!(!live.is_watched() && !live.are_renewals_watched());
         assert!(live.seats().by_key.is_empty(), "nothing is left behind");
     }
 

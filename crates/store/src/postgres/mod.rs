@@ -30,8 +30,8 @@ use std::sync::Arc;
 
 use lease::{
     Acquire, Acquired, Answer, Authority, Capabilities, Command, Committed, Error, HandoffState,
-    HandoffStep, Invalid, Lease, LeaseRef, Outcome, Query, Renewals, Transaction, View, Watch,
-    Watching, answered, engine::RenewalEvents,
+    HandoffStep, Invalid, Kept, Lease, LeaseRef, Outcome, Query, Renew, Renewals, Transaction,
+    View, Watch, Watching, answered, engine::RenewalEvents,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use tokio_util::sync::CancellationToken;
@@ -249,7 +249,7 @@ fn check_command(command: &Command) -> Result<(), Invalid> {
             check_text("reason", Some(&request.reason))?;
             None
         }
-        Command::Release(_) | Command::Depart(_) | Command::Handoff(_) => None,
+        Command::Keep(_) | Command::Release(_) | Command::Depart(_) | Command::Handoff(_) => None,
     };
     acquire.map_or(Ok(()), |acquire| {
         check_text("force", acquire.force.as_deref())
@@ -267,7 +267,11 @@ fn keys_of(command: &Command) -> usize {
         }
         // How much it releases is not known, so it goes alone.
         Command::Depart(_) => usize::MAX / 2,
-        Command::Renew(_) | Command::Release(_) | Command::Revoke(_) | Command::Handoff(_) => 1,
+        Command::Renew(_)
+        | Command::Keep(_)
+        | Command::Release(_)
+        | Command::Revoke(_)
+        | Command::Handoff(_) => 1,
     }
 }
 
@@ -305,6 +309,14 @@ impl Authority for Postgres {
                 answered(self.acquire_keys(request, keys), Outcome::Acquired)
             }
             Command::Renew(request) => answered(self.renewer.renew(request), Outcome::Renewed),
+            Command::Keep(holder) => answered(
+                async move {
+                    let leases = Renewals::All;
+                    let answers = self.renewer.renew(Renew { holder, leases }).await?;
+                    Ok(Kept::from(answers))
+                },
+                Outcome::Kept,
+            ),
             Command::Release(lease) => answered(self.give_back(lease), Outcome::Released),
             Command::Revoke(request) => {
                 answered(self.decided("revoke", request, keys), Outcome::Revoked)

@@ -1,7 +1,8 @@
 //! The kernel's interface, each call one step of a script.
 
 use lease::{
-    Answer, Authority, Capabilities, Command, Outcome, Query, View, Watch, Watching, answered,
+    Answer, Authority, Capabilities, Command, Kept, Outcome, Query, Renew, Renewals, View, Watch,
+    Watching, answered,
 };
 
 use super::{Redis, commands, waits};
@@ -22,6 +23,14 @@ impl Authority for Redis {
                 answered(waits::acquire(inner, request), Outcome::Acquired)
             }
             Command::Renew(request) => answered(inner.renew(request), Outcome::Renewed),
+            Command::Keep(holder) => answered(
+                async move {
+                    let leases = Renewals::All;
+                    let answers = inner.renew(Renew { holder, leases }).await?;
+                    Ok(Kept::from(answers))
+                },
+                Outcome::Kept,
+            ),
             Command::Release(lease) => answered(commands::release(inner, lease), Outcome::Released),
             Command::Revoke(request) => answered(inner.revoke(request), Outcome::Revoked),
             Command::Depart(departure) => answered(inner.depart(departure), Outcome::Departed),

@@ -27,7 +27,7 @@ pub(super) fn router() -> OpenApiRouter<App> {
 
 /// Call a method of the authority with the kernel's own values.
 #[utoipa::path(post, path = paths::AUTHORITY, tag = "authority", security(("bearer" = ["leases:read"])),
-    params(("method" = String, Path, description = "acquire, renew, release, revoke, depart, handoff, commit, lease, lease_by_id, leases, check, record, records, events, seals, now, capabilities or watch")),
+    params(("method" = String, Path, description = "acquire, renew, keep, release, revoke, depart, handoff, commit, lease, lease_by_id, leases, check, record, records, events, seals, now, capabilities or watch")),
     request_body(content = Option<serde_json::Value>, content_type = "application/json"),
     responses((status = 200, body = Option<serde_json::Value>), (status = 404, description = "No such method")))]
 async fn call(

@@ -24,7 +24,7 @@ pub(super) fn router() -> OpenApiRouter<App> {
         .routes(routes!(heartbeat))
 }
 
-/// Keep many leases of one holder, or all of them, in one step: an answer per lease.
+/// Keep many leases of one holder, or all of them, in one step: an answer per lease, or a brief one.
 #[utoipa::path(post, path = paths::RENEW_MANY, tag = "leases", security(("bearer" = ["leases:write"])),
     request_body = RenewManyRequest, responses((status = 200, body = RenewedList)))]
 async fn renew_many(
@@ -32,6 +32,7 @@ async fn renew_many(
     State(app): State<App>,
     JsonBody(request): JsonBody<RenewManyRequest>,
 ) -> Result<Json<RenewedList>, Reject> {
+    let is_brief = request.brief;
     let known_by_address = request.incarnation.is_none() && request.runner_id.is_some();
     let mut request = request.check().map_err(Reject::invalid)?;
     if known_by_address {
@@ -41,9 +42,14 @@ async fn renew_many(
             request.holder = presence.holder;
         }
     }
+    if is_brief {
+        let kept = ops::keep(&app, &caller, request.holder).await?;
+        return Ok(Json(RenewedList::from(&kept)));
+    }
     let renewed = ops::renew(&app, &caller, request).await?;
     Ok(Json(RenewedList {
         results: renewed.iter().map(Renewed::from).collect(),
+        ..RenewedList::default()
     }))
 }
 

@@ -1,4 +1,5 @@
-//! An authority that fails the test on any write: what a rejected request must never reach.
+//! Authorities around another one: one that fails the test on any write, which a rejected request must never
+//! reach, and one that counts what it is asked.
 
 use std::sync::{
     Arc,
@@ -33,6 +34,42 @@ impl Authority for Guarded {
     }
 
     fn look(&self, query: Query) -> Answer<'_, View> {
+        self.inner.look(query)
+    }
+
+    fn watch(&self, watching: Watching) -> Answer<'_, Watch> {
+        self.inner.watch(watching)
+    }
+}
+
+/// Passes everything on and counts the questions.
+pub struct Counted {
+    pub inner: Arc<dyn Authority>,
+    pub looks: AtomicUsize,
+}
+
+impl Counted {
+    pub fn new(inner: Arc<dyn Authority>) -> Arc<Self> {
+        Arc::new(Self {
+            inner,
+            looks: AtomicUsize::new(0),
+        })
+    }
+}
+
+impl Authority for Counted {
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn decide(&self, command: Command) -> Answer<'_, Outcome> {
+        self.inner.decide(command)
+    }
+
+    fn look(&self, query: Query) -> Answer<'_, View> {
+        if matches!(query, Query::LeaseById(_)) {
+            self.looks.fetch_add(1, Ordering::SeqCst);
+        }
         self.inner.look(query)
     }
 

@@ -286,6 +286,14 @@ impl Authority for Broken {
             Command::Commit(transaction) => {
                 answered(self.transact(transaction), Outcome::Committed)
             }
+            Command::Keep(holder) => answered(
+                async move {
+                    let leases = lease::Renewals::All;
+                    let answers = self.keep(Renew { holder, leases }).await?;
+                    Ok(lease::Kept::from(answers))
+                },
+                Outcome::Kept,
+            ),
             command @ (Command::Revoke(_) | Command::Depart(_)) => self.inner.decide(command),
         }
     }
