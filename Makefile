@@ -45,7 +45,7 @@ test: lint ## everything that must be green: format, lints, every scenario in sh
 
 ui: ## build the page into ui/dist, which is committed
 	@scripts/setup test
-	@scripts/ui-deps
+	@scripts/ui-deps build
 	cd ui && npm run --silent build
 
 ui-check: ## check that ui/dist is what its source gives
