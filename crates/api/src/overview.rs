@@ -51,6 +51,51 @@ pub struct Overview {
     /// Events to the broker. Absent when this server publishes none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broker: Option<Broker>,
+    /// The servers that share the store, by name; one that died stays listed for an hour. Absent for an
+    /// API key that is bound to a tenant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replicas: Option<Vec<Replica>>,
+}
+
+/// A server.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Replica {
+    /// Its name: the machine's and the port.
+    pub name: String,
+    /// Where it listens.
+    pub address: String,
+    /// Its version.
+    pub version: String,
+    /// When it began to serve.
+    pub started_at: Time,
+    /// How it is.
+    pub status: ReplicaStatus,
+    /// Its last sign of life, on the authority's clock. Absent when it is gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seen_at: Option<Time>,
+    /// When it was found to be gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gone_at: Option<Time>,
+    /// What it does for all of them: `expiry` (expires leases and seals the history), `outbox` (publishes
+    /// to the broker).
+    pub leads: Vec<String>,
+    /// Whether its store takes changes.
+    pub store_writable: bool,
+    /// Whether it reaches the broker. Absent when none is configured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub broker_connected: Option<bool>,
+}
+
+/// How a server is, as the others see it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ReplicaStatus {
+    /// It gives signs of life.
+    Healthy,
+    /// Its last sign of life is late.
+    Stale,
+    /// It died without a graceful stop.
+    Gone,
 }
 
 /// What the store promises.

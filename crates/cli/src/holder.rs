@@ -19,18 +19,19 @@ pub fn this_process(name: Option<&str>) -> Result<Holder, Invalid> {
 
 /// `run@host`: says where to look.
 pub fn default_name() -> String {
-    let host = nix::unistd::gethostname()
-        .ok()
-        .and_then(|host| host.into_string().ok())
-        .unwrap_or_default();
+    match host() {
+        Some(host) => format!("cli@{host}"),
+        None => "cli".to_owned(),
+    }
+}
+
+/// The name of this machine, if it has one.
+pub fn host() -> Option<String> {
+    let host = nix::unistd::gethostname().ok()?.into_string().ok()?;
     let host: String = host
         .chars()
         .filter(|c| !c.is_control() && !c.is_whitespace())
         .take(200)
         .collect();
-    if host.is_empty() {
-        "cli".to_owned()
-    } else {
-        format!("cli@{host}")
-    }
+    (!host.is_empty()).then_some(host)
 }

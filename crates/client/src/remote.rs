@@ -61,6 +61,7 @@ impl Remote {
             renewals_streamed: false,
             caveats: vec![caveat],
             degraded: false,
+            leads_expiry: false,
         };
         Self {
             client,

@@ -1,10 +1,19 @@
-//! Looking at how a site's cameras are split among its runners.
+//! Looking at how a site's cameras are split among its runners, and at everything at once.
 
-use leasehold_api::{Explanation, Plan, paths};
+use leasehold_api::{
+    Explanation, Plan,
+    overview::{OVERVIEW, Overview},
+    paths,
+};
 
 use crate::{Client, Error};
 
 impl Client {
+    /// Counts over everything, what the store promises, the broker and the replicas.
+    pub async fn overview(&self) -> Result<Overview, Error> {
+        self.call(self.get(OVERVIEW)).await
+    }
+
     /// Which cameras of a site would move, and why.
     pub async fn plan(&self, tenant_id: &str, site_id: &str) -> Result<Plan, Error> {
         let path = paths::fill(paths::SITE_PLAN, &[tenant_id, site_id]);

@@ -37,6 +37,9 @@ pub struct Capabilities {
     /// Whether it takes no changes at the moment, although it answers: a full disk, for example.
     #[serde(default)]
     pub degraded: bool,
+    /// Whether this process expires leases and seals the history for all that share the store.
+    #[serde(default)]
+    pub leads_expiry: bool,
 }
 
 /// One verb's answer, out of the answer to any verb: the same future, read when it is ready.

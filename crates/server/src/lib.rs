@@ -21,6 +21,7 @@ mod problem;
 mod query;
 mod recent;
 mod registry;
+mod replicas;
 mod sampler;
 mod server;
 mod shed;

@@ -35,6 +35,9 @@ pub struct Options {
     pub sessions: SessionOptions,
     /// Runners.
     pub runners: RunnerOptions,
+    /// The name of this machine: under it and the port, this server announces itself to all that share
+    /// the store.
+    pub replica: Option<String>,
 }
 
 impl Default for Options {
@@ -51,6 +54,7 @@ impl Default for Options {
             limits: Limits::default(),
             sessions: SessionOptions::default(),
             runners: RunnerOptions::default(),
+            replica: None,
         }
     }
 }

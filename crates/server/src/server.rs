@@ -23,7 +23,7 @@ use crate::{
     options::RunnerOptions,
     outbox,
     recent::Recent,
-    registry, sampler,
+    registry, replicas, sampler,
     shed::Shed,
     streams::Hub,
     tls::Certificate,
@@ -179,6 +179,7 @@ impl Builder {
             pending,
             following,
             runners: options.runners,
+            replica: options.replica,
         })
     }
 }
@@ -193,6 +194,7 @@ pub struct Server {
     pending: Option<outbox::Pending>,
     following: registry::view::Pending,
     runners: RunnerOptions,
+    replica: Option<String>,
 }
 
 impl Server {
@@ -223,6 +225,7 @@ impl Server {
         self,
         shutdown: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), Error> {
+        let address = self.url();
         let app = self.app;
         let parts = app.parts();
         let (router, _) = openapi::with_spec(self.doors);
@@ -276,6 +279,10 @@ impl Server {
         parts
             .tasks
             .spawn(async move { following.follow(until_closing).await });
+        if let Some(host) = self.replica {
+            let name = format!("{host}:{}", self.local_addr.port());
+            parts.tasks.spawn(replicas::run(app.clone(), name, address));
+        }
         let expiring = parts.credentials.clone();
         let expiries = tokio::spawn(async move {
             loop {

@@ -6,7 +6,13 @@ mod heartbeats;
 mod publisher;
 mod routing;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use lapin::{
     Channel, Connection, ConnectionProperties, ExchangeKind, options::ConfirmSelectOptions,
@@ -43,6 +49,8 @@ pub(crate) struct Figures {
     connected: Gauge,
     lag: Gauge,
     published: Counter,
+    /// Whether this replica publishes for all of them.
+    leads: Arc<AtomicBool>,
 }
 
 impl Figures {
@@ -78,6 +86,11 @@ impl Outbox {
         self.heartbeats
             .as_ref()
             .map(|_| self.figures.connected.get() == 1)
+    }
+
+    /// Whether this replica publishes for all that share the store.
+    pub fn is_publishing(&self) -> bool {
+        self.figures.leads.load(Ordering::Relaxed)
     }
 
     /// Tells of a runner's heartbeat, if anybody is to be told and the broker keeps up.

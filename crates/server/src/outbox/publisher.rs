@@ -1,6 +1,9 @@
 //! From the history to the broker, in order, each event confirmed before the cursor moves on.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use lapin::{BasicProperties, options::BasicPublishOptions};
 use lease::{
@@ -80,11 +83,13 @@ pub(super) async fn run(
                 continue;
             }
         };
+        figures.leads.store(true, Ordering::Relaxed);
         let stop = tokio::select! {
             _ = term.lost() => Stop::NotMine,
             Err(stop) = round(&authority, &clock, &link, figures) => stop,
         };
         drop(term);
+        figures.leads.store(false, Ordering::Relaxed);
         // Another replica publishes now, or nobody.
         figures.lag.set(0);
         match stop {

@@ -80,6 +80,7 @@ impl Authority for Embedded {
             renewals_streamed: self.shared.renewals != RenewalEvents::Off,
             caveats,
             degraded: self.shared.degraded.load(Ordering::Acquire),
+            leads_expiry: true,
         }
     }
 

@@ -2,7 +2,13 @@
 //! `duty:expiry` does them, so the store's own background work is owned like everything else. Two
 //! replicas doing it at once would do no harm, since the database decides; it would only be waste.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use lease::{Acquire, Acquired, Cause, Error, Holder, Key, Lease, LeaseRef, Refusal, Ttl};
 use serde::{Deserialize, Serialize};
@@ -127,9 +133,11 @@ impl Duty {
     }
 
     /// Works until the store is closed, then gives the duty back.
-    pub async fn run(mut self, closed: CancellationToken) {
+    pub async fn run(mut self, leads: Arc<AtomicBool>, closed: CancellationToken) {
         let mut held = None;
-        closed.run_until_cancelled(self.work(&mut held)).await;
+        closed
+            .run_until_cancelled(self.work(&mut held, &leads))
+            .await;
         if let Some(lease) = held {
             let lease = LeaseRef::from(&lease);
             let goodbye = self.writer.decide("release", &lease, 1, false);
@@ -137,9 +145,11 @@ impl Duty {
         }
     }
 
-    async fn work(&mut self, held: &mut Option<Lease>) {
+    async fn work(&mut self, held: &mut Option<Lease>, leads: &AtomicBool) {
         loop {
-            match self.ask().await {
+            let asked = self.ask().await;
+            leads.store(matches!(asked, Ok(Ok(_))), Ordering::Relaxed);
+            match asked {
                 Ok(Ok(lease)) => {
                     *held = Some(lease);
                     let keep_until = Instant::now() + KEEP_INTERVAL;

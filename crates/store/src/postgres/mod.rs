@@ -26,7 +26,10 @@ mod waits;
 mod watch;
 mod writer;
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 use lease::{
     Acquire, Acquired, Answer, Authority, Capabilities, Command, Committed, Error, HandoffState,
@@ -63,6 +66,8 @@ pub struct Postgres {
     reader: Reader,
     feed: Arc<Feed>,
     dangers: Vec<Unsafe>,
+    /// Whether this replica expires and seals for all of them.
+    leads: Arc<AtomicBool>,
     closed: CancellationToken,
 }
 
@@ -101,12 +106,13 @@ impl Postgres {
         );
         let closed = CancellationToken::new();
         let timer = Arc::default();
+        let leads = Arc::<AtomicBool>::default();
         if options.duties {
             let database = reader.database.clone();
             let sealer = Sealer::new(reader.clone());
             let timer = Arc::clone(&timer);
             let duty = Duty::new(writer.clone(), sealer, database, &options, &replica, timer)?;
-            tokio::spawn(duty.run(closed.clone()));
+            tokio::spawn(duty.run(leads.clone(), closed.clone()));
         }
         let hearers = Hearers {
             answered: signals.answered,
@@ -130,6 +136,7 @@ impl Postgres {
             reader,
             feed,
             dangers,
+            leads,
             closed,
         })
     }
@@ -296,6 +303,7 @@ impl Authority for Postgres {
             renewals_streamed: self.renewer.events == RenewalEvents::Kept,
             caveats,
             degraded: false,
+            leads_expiry: self.leads.load(Ordering::Relaxed),
         }
     }
 

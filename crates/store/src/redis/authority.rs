@@ -1,5 +1,7 @@
 //! The kernel's interface, each call one step of a script.
 
+use std::sync::atomic::Ordering;
+
 use lease::{
     Answer, Authority, Capabilities, Command, Kept, Outcome, Query, Renew, Renewals, View, Watch,
     Watching, answered,
@@ -10,7 +12,10 @@ use crate::live;
 
 impl Authority for Redis {
     fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities.clone()
+        Capabilities {
+            leads_expiry: self.inner.leads.load(Ordering::Relaxed),
+            ..self.inner.capabilities.clone()
+        }
     }
 
     fn decide(&self, command: Command) -> Answer<'_, Outcome> {

@@ -80,6 +80,7 @@ pub(super) async fn run(link: &Link, options: &Options) -> Result<Capabilities, 
         renewals_streamed: options.renewals != engine::RenewalEvents::Off,
         caveats,
         degraded: false,
+        leads_expiry: false,
     })
 }
 

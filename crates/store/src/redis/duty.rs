@@ -2,10 +2,7 @@
 //! when it comes around to it. The replica that has the duty does so; the duty itself is a lease.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
@@ -22,15 +19,14 @@ const LOOK_MS: u64 = DUTY_TTL_MS / 4;
 /// Begins the duty's loops: expiry, and beside it the sealing of the history.
 pub(super) fn start(inner: &Arc<Inner>) {
     let stop = inner.stop.clone();
-    let on_duty = Arc::new(AtomicBool::new(false));
-    seals::start(inner, on_duty.clone());
-    let task = run(inner.clone(), on_duty);
+    seals::start(inner);
+    let task = run(inner.clone());
     inner.runtime.spawn(async move {
         stop.run_until_cancelled(task).await;
     });
 }
 
-async fn run(inner: Arc<Inner>, on_duty: Arc<AtomicBool>) {
+async fn run(inner: Arc<Inner>) {
     loop {
         let (mine, sleep_ms) = match tick(&inner).await {
             Ok(ticked) => ticked,
@@ -39,7 +35,7 @@ async fn run(inner: Arc<Inner>, on_duty: Arc<AtomicBool>) {
                 (false, LOOK_MS)
             }
         };
-        on_duty.store(mine, Ordering::Relaxed);
+        inner.leads.store(mine, Ordering::Relaxed);
         tokio::time::sleep(Duration::from_millis(sleep_ms)).await;
     }
 }

@@ -30,7 +30,7 @@ mod waits;
 mod watch;
 mod wire;
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::AtomicBool};
 
 use ::redis::Value;
 use lease::{Capabilities, Error};
@@ -70,6 +70,8 @@ struct Inner {
     feed: OnceCell<Live>,
     scans: Scans,
     capabilities: Capabilities,
+    /// Whether this replica expires and seals for all of them.
+    leads: AtomicBool,
     runtime: Handle,
     stop: CancellationToken,
 }
@@ -94,6 +96,7 @@ impl Redis {
             feed: OnceCell::new(),
             scans: Scans::default(),
             capabilities,
+            leads: AtomicBool::new(false),
             runtime: Handle::current(),
             stop: stop.clone(),
         });

@@ -1,10 +1,7 @@
 //! Sealing the history, so that tampering shows, and reading the seals.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
@@ -24,21 +21,21 @@ const ROUND: usize = Seal::MAX_EVENTS;
 /// The end of a chain: the last revision that is sealed, and the digest of that seal.
 type Head = (Revision, Digest);
 
-/// Begins the loop that seals while this replica has the duty.
-pub(super) fn start(inner: &Arc<Inner>, on_duty: Arc<AtomicBool>) {
+/// Begins the loop that seals while this replica leads.
+pub(super) fn start(inner: &Arc<Inner>) {
     let stop = inner.stop.clone();
-    let task = run(inner.clone(), on_duty);
+    let task = run(inner.clone());
     inner.runtime.spawn(async move {
         stop.run_until_cancelled(task).await;
     });
 }
 
-async fn run(inner: Arc<Inner>, on_duty: Arc<AtomicBool>) {
+async fn run(inner: Arc<Inner>) {
     // The end of the chain as this replica last saw it. When the store has less than that, somebody
     // removed seals: the chain goes on from here, and the hole shows.
     let mut head = (Revision::ZERO, Digest::ZERO);
     loop {
-        while on_duty.load(Ordering::Relaxed) {
+        while inner.leads.load(Ordering::Relaxed) {
             match inner.seal(&mut head).await {
                 Ok(true) => {}
                 Ok(false) => break,

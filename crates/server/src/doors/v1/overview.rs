@@ -15,7 +15,7 @@ use ::lease::{
 use axum::{Extension, extract::State};
 use leasehold_api::overview::{
     Activity, Broker, KindCount, LEASE_SEARCH, LeaseCounts, LeaseSearch, ME, Me, Minute, OVERVIEW,
-    Overview, SITES, SiteList, SiteSummary, StorePromises,
+    Overview, Replica, SITES, SiteList, SiteSummary, StorePromises,
 };
 use serde::Deserialize;
 use tokio::sync::Mutex;
@@ -27,6 +27,7 @@ use crate::{
     App, Json, Query, Reject,
     auth::{Auth, Authenticated, LeasesRead, RunnersRead},
     query::{MAX_PAGE, page_limit},
+    replicas,
 };
 
 /// How many leases are looked at in one search, at most: more than a person can mean.
@@ -140,10 +141,12 @@ async fn overview(
         recent.catch_up(&app, range.oldest, range.newest).await?;
         Some(recent.activity(scan.at))
     };
-    let broker = if bound {
-        None
+    let (broker, replicas) = if bound {
+        (None, None)
     } else {
-        broker(&app, range.newest).await?
+        let replicas = replicas::list(app.authority()).await?;
+        let broker = broker(&app, range.newest, &replicas).await?;
+        (broker, Some(replicas))
     };
     let promises = app.authority().capabilities();
     Ok(Json(Overview {
@@ -161,6 +164,7 @@ async fn overview(
         oldest: range.oldest.get(),
         activity,
         broker,
+        replicas,
     }))
 }
 
@@ -338,7 +342,11 @@ async fn first_after(
 }
 
 /// How far the broker is, when some replica publishes or has published.
-async fn broker(app: &App, newest: Revision) -> Result<Option<Broker>, Reject> {
+async fn broker(
+    app: &App,
+    newest: Revision,
+    replicas: &[Replica],
+) -> Result<Option<Broker>, Reject> {
     #[derive(Deserialize)]
     struct Cursor {
         after: u64,
@@ -352,8 +360,14 @@ async fn broker(app: &App, newest: Revision) -> Result<Option<Broker>, Reject> {
     if publisher.is_none() && cursor.is_none() {
         return Ok(None);
     }
+    let leader = replicas
+        .iter()
+        .find(|replica| replica.leads.iter().any(|task| task == "outbox"));
     Ok(Some(Broker {
-        publisher: publisher.map(|lease| lease.holder.name.as_str().to_owned()),
+        publisher: publisher.map(|lease| match leader {
+            Some(replica) => replica.name.clone(),
+            None => lease.holder.name.as_str().to_owned(),
+        }),
         behind: newest
             .get()
             .saturating_sub(cursor.map_or(0, |cursor| cursor.after)),

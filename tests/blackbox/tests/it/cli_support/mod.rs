@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use leasehold_client::{Client, Options};
 use leasehold_testkit::{Binary, Child, Dir, Program, port, wait};
 use nix::time::{ClockId, clock_gettime};
 
@@ -53,6 +54,13 @@ impl Server {
     /// Its data folder.
     pub fn data(&self) -> PathBuf {
         self.dir.join("data")
+    }
+
+    /// A client with the administrator's credential.
+    pub fn client(&self) -> Client {
+        let secret = fs::read_to_string(self.data().join("admin.token")).expect("made");
+        let options = Options::new(format!("http://{}", self.address)).token(secret.trim());
+        Client::new(options).expect("a client")
     }
 
     /// The command line, as used on the server's own machine.

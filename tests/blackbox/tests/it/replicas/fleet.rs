@@ -5,7 +5,7 @@ use std::{net::SocketAddr, time::Duration};
 use leasehold_client::{Client, Options, Remote};
 use leasehold_testkit::{Child, Dir, port};
 
-use crate::cli_support::{SOON, plain};
+use crate::cli_support::{SOON, plain, run};
 
 /// How long one call of a client may take: short, so that faults are felt.
 const CALL_LIMIT: Duration = Duration::from_secs(2);
@@ -32,10 +32,42 @@ impl Replica {
     }
 
     fn remote(&self) -> Remote {
+        Remote::new(self.client())
+    }
+
+    pub fn client(&self) -> Client {
         let token = std::fs::read_to_string(self.dir.join("data/admin.token")).expect("made");
         let mut options = Options::new(format!("http://{}", self.address)).token(token.trim());
         options.limit = CALL_LIMIT;
-        Remote::new(Client::new(options).expect("a client"))
+        Client::new(options).expect("a client")
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub fn kill9(&mut self) {
+        self.child.kill9();
+    }
+
+    /// Stops it gracefully.
+    pub async fn stop(&mut self) {
+        self.child.sigterm();
+        let status = self.child.wait(SOON).await;
+        assert!(status.success(), "{}", self.child.tail());
+    }
+
+    pub async fn start_again(&mut self, store: &str) {
+        self.child = spawn(&self.dir, self.address, store);
+        self.child.wait_for_line("listening on", SOON).await;
+    }
+
+    /// What `leasehold doctor` says on its machine.
+    pub async fn doctor(&self) -> String {
+        let data = self.dir.join("data").display().to_string();
+        run(&["doctor"], &[("LEASEHOLD_DATA_DIR", data)])
+            .await
+            .stdout
     }
 }
 

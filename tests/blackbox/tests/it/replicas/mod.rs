@@ -4,6 +4,7 @@
 mod clients;
 mod course;
 mod fleet;
+mod listed;
 
 use leasehold_testkit::{Postgres, Proxy, Redis};
 

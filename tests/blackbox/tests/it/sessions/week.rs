@@ -102,12 +102,14 @@ async fn a_week(home: Home, sessions: usize) {
         })
         .await;
     }
-    // All that is held is the worker's own presence.
+    // All that is held is the presence of the worker and of the server.
     let (_, list) = api.call("GET", "/api/v1/leases/?status=active", None).await;
     let left: Vec<&Value> = list["leases"].as_array().unwrap().iter().collect();
     let kinds: Vec<&str> = left.iter().map(|l| l["kind"].as_str().unwrap()).collect();
     assert!(
-        kinds.iter().all(|kind| matches!(*kind, "worker" | "duty")),
+        kinds
+            .iter()
+            .all(|kind| matches!(*kind, "worker" | "duty" | "replica")),
         "{left:?}"
     );
     look_inside(&home).await;
