@@ -11,7 +11,7 @@ use crate::config::Config;
 pub const ADMIN_CREDENTIAL_FILE: &str = "admin.token";
 
 /// The file in the data folder with the address of the server that uses it.
-const ADDRESS_FILE: &str = "server.url";
+pub const ADDRESS_FILE: &str = "server.url";
 /// An address is a line; a larger file is not one.
 const MAX_ADDRESS_BYTES: u64 = 1024;
 

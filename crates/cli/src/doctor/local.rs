@@ -60,13 +60,18 @@ fn clock() -> Finding {
 
 fn folder(config: &Config) -> Finding {
     let Some(dir) = data_dir::find(config) else {
-        return Finding::note("data folder", "none: neither HOME nor --data-dir is set");
+        return Finding::note(
+            "data folder",
+            "none: neither HOME nor --data-dir is set",
+            "name one with --data-dir",
+        );
     };
     let shown = dir.display();
     match fs::metadata(&dir) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Finding::note(
             "data folder",
-            format!("{shown} does not exist yet; `leasehold serve` makes it"),
+            format!("{shown} does not exist yet"),
+            "start `leasehold serve`, which makes it, or name another with --data-dir",
         ),
         Err(error) => Finding::wrong(
             "data folder",

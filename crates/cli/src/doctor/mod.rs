@@ -1,5 +1,7 @@
 //! `leasehold doctor`: looks at everything that commonly goes wrong, and says what to do.
 
+mod files;
+mod fleet;
 mod local;
 mod remote;
 
@@ -13,7 +15,7 @@ use crate::{
     print::{self, Format},
 };
 
-/// Check server, store, clock and permissions, and say what to do
+/// Check server, store, replicas, broker, clock, disk and files, and say what to do
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -62,10 +64,10 @@ impl Finding {
         }
     }
 
-    fn note(check: &'static str, detail: impl Into<String>) -> Self {
+    fn note(check: &'static str, detail: impl Into<String>, advice: impl Into<String>) -> Self {
         Self {
             verdict: Verdict::Note,
-            ..Self::fine(check, detail)
+            ..Self::wrong(check, detail, advice)
         }
     }
 
@@ -81,6 +83,7 @@ impl Finding {
 /// Looks, and tells.
 pub async fn run(arguments: &Arguments, config: Config) -> Outcome {
     let mut findings = local::look(&config);
+    findings.extend(files::look(&config));
     findings.extend(remote::look(&config).await);
     if arguments.format.json {
         print::json(&findings)?;

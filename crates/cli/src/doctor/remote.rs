@@ -4,13 +4,13 @@ use lease::{Authority, Capabilities, Error};
 use leasehold_client::Remote;
 use leasehold_clock::{Clock, System};
 
-use super::Finding;
+use super::{Finding, fleet};
 use crate::{config::Config, connect};
 
 /// A difference between the clocks that makes people wonder about shown times.
 const CLOCKS_APART_MS: u64 = 1_000;
 
-/// Reachability, the store's promises, the clocks.
+/// Reachability, the store's promises, the clocks, replicas, broker, seals.
 pub async fn look(config: &Config) -> Vec<Finding> {
     let url = connect::url(config);
     let client = match connect::client(config) {
@@ -24,7 +24,7 @@ pub async fn look(config: &Config) -> Vec<Finding> {
             )];
         }
     };
-    let remote = Remote::new(client);
+    let remote = Remote::new(client.clone());
     let sent = System.boot();
     let theirs = match remote.now().await {
         Ok(now) => now,
@@ -44,6 +44,15 @@ pub async fn look(config: &Config) -> Vec<Finding> {
             "see the server's log",
         )),
     }
+    match client.overview().await {
+        Ok(overview) => findings.extend(fleet::look(&overview)),
+        Err(error) => findings.push(Finding::wrong(
+            "replicas",
+            error.to_string(),
+            "check the credential's scopes: this needs leases:read",
+        )),
+    }
+    findings.push(fleet::seals(&remote).await);
     findings
 }
 
@@ -64,11 +73,12 @@ fn clocks(theirs_ms: u64, ours_ms: u64, took_ms: u64) -> Finding {
         return Finding::note(
             "clocks",
             format!(
-                "the server's clock is {apart_ms} ms away from this machine's; leases do not mind, shown times do"
+                "the store's clock is {apart_ms} ms away from this machine's; leases do not mind, shown times and tokens of a rebuilt store do"
             ),
+            "set both clocks from the same source: `timedatectl set-ntp true`, or chrony",
         );
     }
-    Finding::fine("clocks", "the server's clock agrees with this machine's")
+    Finding::fine("clocks", "the store's clock agrees with this machine's")
 }
 
 fn store(capabilities: &Capabilities) -> Vec<Finding> {
@@ -81,9 +91,40 @@ fn store(capabilities: &Capabilities) -> Vec<Finding> {
     let mut findings = vec![if capabilities.durable {
         Finding::fine("store", promises)
     } else {
-        Finding::note("store", promises)
+        Finding::note(
+            "store",
+            promises,
+            "choose a durable store before you rely on grants: embedded, or PostgreSQL",
+        )
     }];
     let caveats = capabilities.caveats.iter();
-    findings.extend(caveats.map(|caveat| Finding::note("store", caveat)));
+    findings.extend(caveats.map(|caveat| {
+        Finding::note(
+            "store",
+            caveat,
+            "nothing, unless you rely on it: see what each store promises in docs/semantics.md",
+        )
+    }));
+    if capabilities.degraded {
+        findings.push(Finding::wrong(
+            "store",
+            "it takes no changes",
+            "see the server's log: its disk may be full",
+        ));
+    }
     findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::Verdict, clocks};
+
+    #[test]
+    fn clocks_may_be_as_far_apart_as_the_answer_took() {
+        let verdict = |theirs: u64, took: u64| clocks(theirs, 1_000_000, took).verdict;
+        assert_eq!(verdict(1_000_900, 0), Verdict::Fine);
+        assert_eq!(verdict(1_005_000, 4_500), Verdict::Fine);
+        assert_eq!(verdict(1_005_000, 100), Verdict::Note);
+        assert_eq!(verdict(995_000, 100), Verdict::Note);
+    }
 }

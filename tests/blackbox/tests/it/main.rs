@@ -6,6 +6,7 @@ mod cli;
 mod cli_support;
 mod control_plane;
 mod demo;
+mod doctor;
 mod lessons_page;
 mod manager;
 mod migrate_command;
