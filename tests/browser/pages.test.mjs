@@ -29,6 +29,8 @@ const PAGES = {
   leases: ["#/leases", ".vrow .token"],
   lease: ["#/lease/deploy%3Aproduction", ".timeline"],
   nodes: ["#/nodes", ".matrix .dot"],
+  deployments: ["#/deployments", '[data-group="doors"]'],
+  deployment: ["#/deployment/acme%2Fsouth%2Fdoors", ".timeline"],
   cameras: ["#/cameras", ".table tbody tr"],
   camera: ["#/camera/cam-gate", ".zone polygon"],
   sessions: ["#/sessions", ".player"],
@@ -95,13 +97,13 @@ test("photographs of every page", async () => {
     if (name === "sessions") continue;
     await show(wide, name);
     // Half of the wide ones are dark: the button in the corner changes that.
-    const dark = name === "leases" || name === "nodes" || name === "events";
+    const dark = name === "leases" || name === "nodes" || name === "deployment" || name === "events";
     await wide.emulateMedia({ colorScheme: dark ? "dark" : "light" });
     await shoot(wide, `${name}-${dark ? "dark" : "light"}`);
   }
-  for (const name of ["overview", "leases", "nodes", "camera", "events"]) {
+  for (const name of ["overview", "leases", "nodes", "deployments", "deployment", "camera", "events"]) {
     await show(narrow, name);
-    await narrow.emulateMedia({ colorScheme: name === "overview" || name === "camera" ? "light" : "dark" });
+    await narrow.emulateMedia({ colorScheme: name === "overview" || name === "deployment" || name === "camera" ? "light" : "dark" });
     await shoot(narrow, `${name}-narrow`);
   }
   for (const file of kept) {
@@ -240,5 +242,27 @@ test("the keyboard is enough", async () => {
   }
   await page.keyboard.press("Enter");
   await page.getByRole("heading", { name: "deploy:production" }).waitFor();
+  await page.context().close();
+});
+
+test("replicas are listed; different versions are pointed out; one that dies is gone", async () => {
+  const page = await open(browser, server);
+  const own = page.locator('[data-replica][data-status="healthy"]');
+  await own.getByText("expires leases for all").waitFor();
+  assert.equal(await page.locator("[data-replica]").count(), 1);
+  // Another server announces itself, as servers do, and gives no further sign of life.
+  const key = "replica:elsewhere:8740/00000000";
+  await server.acquire(key, "elsewhere:8740", { ttl_seconds: 4 });
+  const value = { holder: { name: "elsewhere:8740", incarnation: "1" }, address: "http://elsewhere:8740", version: "0.0.1", store_writable: true };
+  const at = Date.now();
+  await server.call("POST", "/api/v1/authority/commit", { expect: [], writes: [{ key, value: JSON.stringify({ value, created_at: at, updated_at: at }) }] });
+  const other = page.locator('[data-replica="elsewhere:8740"]');
+  await other.getByText("Healthy").waitFor();
+  await page.getByText(/They run different versions: 0\.0\.1 and /).waitFor();
+  await other.getByText("Gone").waitFor();
+  await other.getByText("It ended without a graceful stop").waitFor();
+  await page.getByText("They run different versions").waitFor({ state: "detached" });
+  await page.getByText("1 of 2 healthy").waitFor();
+  assert.deepEqual(page.complaints, []);
   await page.context().close();
 });

@@ -1,13 +1,34 @@
 // A small installation with something of everything: what the pages are looked at with.
 
 import { target, until } from "./kit.mjs";
+import { Runner, cameras as addCameras } from "./runner.mjs";
 
 const SITE = "/api/v1/tenants/acme/sites/north";
 
 export async function populate(server) {
   await leases(server);
   await cameras(server);
+  await deployments(server);
   return pollers(server);
+}
+
+/** One deployment in its middle, one that went back. Its runners are registered for an hour. */
+async function deployments(server) {
+  const group = async (site, group, prefix, size, health, end) => {
+    const names = Array.from({ length: size }, (_, place) => `${prefix}-${place + 1}`);
+    await addCameras(server, site, names);
+    const before = await Runner.start(server, { name: `${site}-1`, site, group, version: "1.8.0", capacity: 20 });
+    await until("the old version has all", () => before.held.size === size);
+    const after = await Runner.start(server, { name: `${site}-2`, site, group, version: "1.9.0", capacity: 20, health });
+    await server.call("POST", "/api/v1/deployments", { tenant_id: "acme", site_id: site, deployment_group: group, to_version: "1.9.0", step: 4, health_timeout_seconds: 3600 });
+    await until(`the deployment of ${group}`, async () => end(await server.call("GET", `/api/v1/deployments/acme/${site}/${group}`)));
+    await Promise.all([before.stop(), after.stop()]);
+  };
+  // The second step does not get healthy.
+  const second = (camera) => (Number(camera.split("-").at(-1)) > 4 ? "starting" : "working");
+  await group("south", "doors", "door", 9, second, (it) => it.cameras_new === 8 && it.note.startsWith("waiting for"));
+  const third = (camera) => (camera === "belt-3" ? "failed" : "working");
+  await group("west", "conveyors", "belt", 5, third, (it) => it.state === "rolled_back" && it.cameras_old === 5);
 }
 
 async function leases(server) {

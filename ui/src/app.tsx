@@ -8,6 +8,8 @@ import { streamState } from "./lib/stream";
 import { clock, duration, local, now } from "./lib/time";
 import { CameraPage } from "./pages/camera";
 import { Cameras } from "./pages/cameras";
+import { DeploymentPage } from "./pages/deployment";
+import { Deployments } from "./pages/deployments";
 import { Events } from "./pages/events";
 import { LeasePage } from "./pages/lease";
 import { Leases } from "./pages/leases";
@@ -31,6 +33,7 @@ const PLACES: Place[] = [
   { page: "overview", name: "Overview", letter: "o", icon: "M3 11h5V3H3v8Zm0 6h5v-4H3v4Zm7 0h7V9h-7v8Zm0-14v4h7V3h-7Z", scope: "leases:read" },
   { page: "leases", name: "Leases", letter: "l", icon: "M3 5h14M3 10h14M3 15h9", scope: "leases:read", also: ["lease"] },
   { page: "nodes", name: "Nodes", letter: "n", icon: "M4 4h12v4H4V4Zm0 8h12v4H4v-4Zm3-6h.01M7 14h.01", scope: "leases:read" },
+  { page: "deployments", name: "Deployments", letter: "d", icon: "M10 16V5M5 9.5 10 4l5 5.5M4 17h12", scope: "runners:read", also: ["deployment"] },
   { page: "cameras", name: "Cameras", letter: "c", icon: "M3 6h9v8H3V6Zm9 3 5-3v8l-5-3V9Z", scope: "runners:read", also: ["camera"] },
   { page: "sessions", name: "Sessions", letter: "s", icon: "M3 4h14v9H3V4Zm4 13h6M8.5 6.5v4l3.5-2-3.5-2Z", scope: "v3:read" },
   { page: "events", name: "Events", letter: "e", icon: "M3 10h3l2-6 4 12 2-6h3", scope: "leases:read" },
@@ -41,6 +44,8 @@ const PAGES: Record<string, ComponentType> = {
   leases: Leases,
   lease: LeasePage,
   nodes: Nodes,
+  deployments: Deployments,
+  deployment: DeploymentPage,
   cameras: Cameras,
   camera: CameraPage,
   sessions: Sessions,

@@ -5,6 +5,7 @@ import type { components } from "./schema";
 type Schemas = components["schemas"];
 
 export type Camera = Schemas["Camera"];
+export type Deployment = Schemas["Deployment"];
 export type Event = Schemas["Event"];
 export type EventList = Schemas["EventList"];
 export type Explanation = Schemas["Explanation"];
@@ -21,6 +22,7 @@ export type Owner = Schemas["Owner"];
 export type Plan = Schemas["Plan"];
 export type Problem = Schemas["Problem"];
 export type ProfileList = Schemas["ProfileList"];
+export type Replica = Schemas["Replica"];
 export type Runner = Schemas["Runner"];
 export type SessionHeartbeat = Schemas["SessionHeartbeat"];
 export type SessionList = Schemas["SessionList"];

@@ -1,6 +1,6 @@
 // Sentences for people. Codes stay where programs read them.
 
-import type { Event, Lease, Owner, SessionView } from "../api/types";
+import type { Event, Lease, Owner, Replica, SessionView } from "../api/types";
 import { duration } from "./time";
 
 /** Why a session is as it is. */
@@ -183,4 +183,51 @@ export function planWords(code: string): string {
     parked: "It is parked",
   };
   return words[code] ?? code.replaceAll("_", " ");
+}
+
+/** "a", "a and b", "a, b and c". */
+export const listed = (words: string[]): string => (words.length < 2 ? words.join("") : `${words.slice(0, -1).join(", ")} and ${words.at(-1)}`);
+
+/** How a server is. */
+export function replicaWords(replica: Pick<Replica, "status">): { word: string; tone: Tone } {
+  switch (replica.status) {
+    case "healthy":
+      return { word: "Healthy", tone: "good" };
+    case "stale":
+      return { word: "Late", tone: "warn" };
+    default:
+      return { word: "Gone", tone: "bad" };
+  }
+}
+
+const LEADS: Record<string, string> = { expiry: "expires leases", outbox: "publishes to the broker" };
+
+/** What a server is and does. */
+export function replicaSentence(replica: Replica): string {
+  if (replica.status === "gone") return `Version ${replica.version}. It ended without a graceful stop; its log says why.`;
+  const does = replica.leads.map((task) => LEADS[task] ?? `leads ${task}`);
+  const sentences = [does.length > 0 ? `Version ${replica.version}: ${listed(does)} for all.` : `Version ${replica.version}.`];
+  if (replica.status === "stale") sentences.push("Its last sign of life is late.");
+  if (!replica.store_writable) sentences.push("Its store takes no changes.");
+  if (replica.broker_connected === false) sentences.push("It does not reach the broker.");
+  return sentences.join(" ");
+}
+
+/** A note of the server as a sentence. */
+export const sentence = (text: string): string => (text ? `${text.charAt(0).toUpperCase()}${text.slice(1)}${/[.!?]$/.test(text) ? "" : "."}` : "");
+
+/** The state of a deployment. */
+export function deploymentWords(state: string): { word: string; tone: Tone } {
+  switch (state) {
+    case "running":
+      return { word: "Running", tone: "busy" };
+    case "paused":
+      return { word: "Paused", tone: "warn" };
+    case "done":
+      return { word: "Done", tone: "good" };
+    case "rolled_back":
+      return { word: "Rolled back", tone: "bad" };
+    default:
+      return { word: state.replaceAll("_", " "), tone: "quiet" };
+  }
 }

@@ -191,7 +191,8 @@ function Runners() {
                         {runner.tenant_id} / {runner.site_id}
                       </td>
                       <td>
-                        {runner.deployment_group} <span class="note mono">{runner.deployment_version}</span>
+                        <a href={href("deployment", `${runner.tenant_id}/${runner.site_id}/${runner.deployment_group}`)}>{runner.deployment_group}</a>
+                        <p class="hint mono">{runner.deployment_version}</p>
                       </td>
                       <td class="nowrap">{runner.last_heartbeat ? ago(now.value - Date.parse(runner.last_heartbeat)) : "–"}</td>
                       {admin && (

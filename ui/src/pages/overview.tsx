@@ -1,12 +1,12 @@
 // What is owned, free, in jeopardy or unowned, and how the server is.
 
 import { get, link, may } from "../api/client";
-import type { Minute } from "../api/types";
+import type { Minute, Replica } from "../api/types";
 import { useLoad } from "../lib/load";
 import { href } from "../lib/router";
 import { streamState } from "../lib/stream";
-import { ago, clock, count, plural, serverNow } from "../lib/time";
-import { endSentence, eventWords } from "../lib/words";
+import { ago, clock, count, duration, plural, serverNow } from "../lib/time";
+import { endSentence, eventWords, listed, replicaSentence, replicaWords } from "../lib/words";
 import { Badge, Card, Empty, KeyLink, Missing, PageHead, Spark, Stat, isStale } from "../ui/parts";
 
 /** How many unowned things are named. */
@@ -137,6 +137,7 @@ export function OverviewPage() {
             ) : (
               <Health good={undefined} name="Broker" words="None configured" />
             )}
+            {data.replicas && <Health good={data.replicas.every((it) => it.status === "healthy")} name="Replicas" words={replicasWords(data.replicas)} />}
           </ul>
           <h3>What the store promises</h3>
           <ul class="promises">
@@ -150,6 +151,8 @@ export function OverviewPage() {
             ))}
           </ul>
         </Card>
+
+        {data.replicas && <Replicas list={data.replicas} stale={stale} />}
 
         <Card title="By kind" stale={stale}>
           {data.leases.kinds.length === 0 ? (
@@ -227,6 +230,47 @@ export function OverviewPage() {
 
 const storeName = (name: string): string =>
   ({ embedded: "Embedded, on this server's disk", memory: "In memory: forgets everything at the end", postgres: "PostgreSQL", redis: "Redis", remote: "Another server" })[name] ?? name;
+
+function replicasWords(list: Replica[]): string {
+  const healthy = list.filter((it) => it.status === "healthy").length;
+  return healthy === list.length ? `${count(healthy)} healthy` : `${count(healthy)} of ${count(list.length)} healthy`;
+}
+
+/** The servers that share the store. */
+function Replicas({ list, stale }: { list: Replica[]; stale: boolean }) {
+  const versions = [...new Set(list.filter((it) => it.status !== "gone").map((it) => it.version))].sort();
+  return (
+    <Card title="Replicas" stale={stale} action={<span class="note">{plural(list.length, "server")}</span>}>
+      {versions.length > 1 && (
+        <p class="notice warn" role="status">
+          They run different versions: {listed(versions)}. Finish the upgrade.
+        </p>
+      )}
+      {list.length === 0 ? (
+        <p class="empty">No server has announced itself.</p>
+      ) : (
+        <ul class="list">
+          {list.map((it) => (
+            <li key={`${it.name} ${it.started_at}`} data-replica={it.name} data-status={it.status}>
+              <div class="list-main">
+                <span class="with-badge">
+                  <Badge tone={replicaWords(it).tone}>{replicaWords(it).word}</Badge>{" "}
+                  <span class="mono key" title={it.address}>
+                    {it.name}
+                  </span>
+                </span>
+                <span class="nowrap note" title={`Since ${clock(it.started_at)}`}>
+                  {it.status === "gone" ? (it.gone_at ? ago(serverNow() - Date.parse(it.gone_at)) : "just now") : `up ${duration(serverNow() - Date.parse(it.started_at))}`}
+                </span>
+              </div>
+              <p class="hint">{replicaSentence(it)}</p>
+            </li>
+          ))}
+        </ul>
+      )}
+    </Card>
+  );
+}
 
 function Plot({ name, minutes, field, tone }: { name: string; minutes: Minute[]; field: ("acquired" | "released" | "expired" | "revoked" | "stolen")[]; tone: "good" | "quiet" | "warn" }) {
   const values = minutes.map((minute) => field.reduce((part, it) => part + minute[it], 0));
