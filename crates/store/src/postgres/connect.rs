@@ -34,14 +34,15 @@ impl Database {
     }
 
     /// For deciding: a few statements, the same ones again and again, that find every row by its key.
-    /// Each is planned once per connection, and never for a small table that has grown since.
+    /// Each is planned once per connection, and the tables may be empty then: no plan may be one that only
+    /// suits a small table.
     pub fn deciding(options: &Options, tls: &Tls, connections: usize) -> Result<Self, Error> {
         let mut config = session(options);
         let settings = config.get_options().unwrap_or_default().to_owned();
         config.options(
             settings
                 + " -c plan_cache_mode=force_generic_plan -c enable_hashjoin=off \
-                   -c enable_mergejoin=off",
+                   -c enable_mergejoin=off -c enable_seqscan=off",
         );
         Self::with(config, options, tls, connections)
     }

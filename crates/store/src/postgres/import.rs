@@ -363,7 +363,7 @@ impl Import for Site {
             put_events(&transaction, std::slice::from_ref(&arrival.event)).await?;
             let sql = format!(
                 "UPDATE lease_clock SET revision = $1, at_ms = {NOW}, floor = $2, oldest = $3, \
-                 timer_ms = coalesce((SELECT min(timer_ms) FROM leases WHERE status = 'active'), \
+                 timer_ms = coalesce((SELECT min(timer_ms) FROM leases WHERE ended_ms IS NULL), \
                      9007199254740991)"
             );
             let revision = number(arrival.event.revision.get())?;

@@ -148,7 +148,7 @@ impl Reader {
         let mut conditions = keys_of(query);
         match query.status {
             None | Some(Status::Active | Status::Pending) => conditions.sql.push(format!(
-                "status = 'active' AND expires_ms + withheld_ms > {NOW}"
+                "status = 'active' AND loss IS NULL AND expires_ms + withheld_ms > {NOW}"
             )),
             Some(status) => conditions.and("status <> 'active' AND status = ?", status.as_str()),
         }

@@ -130,7 +130,7 @@ impl Renewer {
     }
 
     async fn all(&self, holder: Holder) -> Result<Vec<Renewed>, Error> {
-        const OWN: &str = "status = 'active' AND runner_id = $1 AND incarnation = $2";
+        const OWN: &str = "loss IS NULL AND runner_id = $1 AND incarnation = $2";
         let sql = format!(
             "WITH clock AS MATERIALIZED (SELECT {NOW} AS n, revision FROM lease_clock), \
              mine AS (SELECT lease_id AS m_id, NULL::bigint AS m_ttl, NULL::text AS m_stats \

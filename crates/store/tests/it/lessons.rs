@@ -8,8 +8,8 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use futures_util::StreamExt as _;
 use lease::{
-    Acquire, Acquired, Authority, Departure, EventKind, EventQuery, Holder, Key, Lease, Notice,
-    Renew, Renewals, Revision, Ttl, Want, Watching,
+    Acquire, Acquired, Authority, Departure, EventKind, EventQuery, Holder, Key, Lease, LeaseRef,
+    Notice, Renew, Renewal, Renewals, Revision, Ttl, Want, Watching,
 };
 use leasehold_clock::System;
 use leasehold_store::{
@@ -105,6 +105,59 @@ async fn many_expire_beside_many(store: &dyn Authority) {
 async fn alone_l12_thousands_expire_on_time_beside_many_live_ones_on_disk() {
     let dir = tempfile::tempdir().unwrap();
     many_expire_beside_many(&embedded(dir.path()).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn alone_l12_thousands_expire_on_time_beside_many_live_ones_on_postgres() {
+    let server = PostgresServer::start().await;
+    many_expire_beside_many(&postgres(&server).await).await;
+}
+
+/// Plans are made once per connection, here for empty tables: that must not make a search for one lease a
+/// walk over all of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_is_found_without_a_look_at_the_others_on_postgres() {
+    const COUNT: usize = 2_000;
+    let server = PostgresServer::options()
+        .fsync(false)
+        .set("autovacuum", "off")
+        .start()
+        .await;
+    let url = format!("{}?leasehold_allow=fsync_off", server.url());
+    let store = Postgres::open(url.parse().unwrap()).await.unwrap();
+    for lease in take(&store, "job", COUNT, Ttl::from_secs(3_600).unwrap()).await {
+        if lease.key.id().ends_with("00") {
+            let one = Renewals::These(vec![Renewal::of(&lease)]);
+            let request = Renew {
+                holder: holder(),
+                leases: one,
+            };
+            assert!(store.renew(request).await.unwrap()[0].outcome.is_ok());
+            assert!(store.release(LeaseRef::from(&lease)).await.unwrap());
+        }
+    }
+    drop(store);
+    // What a connection read is counted when it ends.
+    let all = async {
+        while server
+            .psql("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'")
+            .await
+            .trim()
+            != "1"
+        {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, all).await.unwrap();
+    let read = server
+        .psql(
+            "SELECT sum(coalesce(idx_tup_fetch, 0) + seq_tup_read) FROM pg_stat_user_tables \
+             WHERE relname = 'leases'",
+        )
+        .await;
+    let read: usize = read.trim().parse().unwrap();
+    assert!(read >= COUNT / 100, "only {read} rows were counted");
+    assert!(read < 10 * COUNT, "{read} rows read for {COUNT} leases");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

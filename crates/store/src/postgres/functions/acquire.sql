@@ -53,7 +53,7 @@ BEGIN
         RETURN false;
     END IF;
     SELECT count(*) INTO held FROM leases
-    WHERE status = 'active' AND runner_id = r -> 'holder' ->> 'name'
+    WHERE loss IS NULL AND runner_id = r -> 'holder' ->> 'name'
         AND tenant_id IS NOT DISTINCT FROM r -> 'labels' ->> 'tenant'
         AND kind = split_part(first_key, ':', 1) AND expires_ms + withheld_ms > n;
     RETURN held + new > most;

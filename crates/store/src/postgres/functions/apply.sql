@@ -104,13 +104,13 @@ BEGIN
     IF cardinality(releases) > 0 THEN
         WITH asked AS MATERIALIZED (
             SELECT place, r ->> 'key' AS k, (r ->> 'token')::bigint AS held,
-                r -> 'holder' ->> 'name' AS name, r -> 'holder' ->> 'incarnation' AS inc
+                r -> 'holder' ->> 'name' AS name, r -> 'holder' ->> 'incarnation' AS inc,
+                (SELECT lease_id FROM leases WHERE key = r ->> 'key' AND status = 'active') AS lease
             FROM unnest(releases) AS place, LATERAL (SELECT commands -> place -> 'release' AS r) one
         ), gone AS (
-            -- The names are no way to the lease: a holder may have thousands.
             UPDATE leases SET status = 'released', ended_ms = n, loss = 'released' FROM asked
-            WHERE key = k AND status = 'active' AND token = held AND runner_id || '' = name
-                AND incarnation || '' = inc AND expires_ms + withheld_ms > n
+            WHERE lease_id = lease AND token = held AND runner_id = name AND incarnation = inc
+                AND expires_ms + withheld_ms > n
                 AND (c.waiters = 0 OR NOT EXISTS (SELECT FROM lease_waiter_keys queue WHERE queue.key = k))
             RETURNING place, lease_id, key, token, runner_id, incarnation, expires_ms, labels
         ), fenced AS (

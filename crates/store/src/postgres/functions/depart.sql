@@ -21,7 +21,7 @@ BEGIN
         END LOOP;
     END IF;
     FOR l IN
-        SELECT * FROM leases WHERE status = 'active' AND runner_id = name
+        SELECT * FROM leases WHERE loss IS NULL AND runner_id = name
             AND (incarnation = inc) = (how <> 'succeeded') AND (release_on_death OR how <> 'died')
         ORDER BY key FOR UPDATE
     LOOP

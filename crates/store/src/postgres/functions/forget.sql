@@ -12,26 +12,31 @@ DECLARE
     forgotten bigint;
     first_kept lease_events;
 BEGIN
-    WITH gone AS (
-        DELETE FROM lease_events
-        WHERE revision IN (SELECT revision FROM lease_events ORDER BY revision LIMIT most)
+    WITH first_ones AS MATERIALIZED (
+        SELECT revision FROM lease_events ORDER BY revision LIMIT most
+    ), gone AS (
+        DELETE FROM lease_events USING first_ones
+        WHERE lease_events.revision = first_ones.revision
             AND (at_ms < n - (r ->> 'history_ms')::bigint
-                OR revision <= newest - (r ->> 'history_events')::bigint)
-        RETURNING revision
+                OR lease_events.revision <= newest - (r ->> 'history_events')::bigint)
+        RETURNING lease_events.revision
     )
     SELECT count(*), max(revision) INTO events, forgotten FROM gone;
     -- Only what was forgotten here counts as forgotten: an event that somebody else deleted is missing.
     PERFORM set_config('leasehold.oldest',
         greatest(forgotten + 1, current_setting('leasehold.oldest')::bigint)::text, true);
     SELECT * INTO first_kept FROM lease_events ORDER BY revision LIMIT 1;
-    DELETE FROM leases WHERE lease_id IN (SELECT lease_id FROM leases
+    WITH old AS MATERIALIZED (
+        SELECT lease_id FROM leases
         WHERE status <> 'active' AND ended_ms < coalesce(first_kept.at_ms, n)
-        ORDER BY ended_ms LIMIT most);
+        ORDER BY ended_ms LIMIT most
+    )
+    DELETE FROM leases USING old WHERE leases.lease_id = old.lease_id;
     GET DIAGNOSTICS ended = ROW_COUNT;
-    WITH part AS (
+    WITH part AS MATERIALIZED (
         SELECT key FROM lease_fences WHERE key > r ->> 'from' ORDER BY key LIMIT most
     ), gone AS (
-        DELETE FROM lease_fences WHERE key IN (SELECT key FROM part)
+        DELETE FROM lease_fences USING part WHERE lease_fences.key = part.key
             AND (ended_ms < n - (r ->> 'idle_ms')::bigint OR ended_ms <= (r ->> 'idle_until')::bigint)
         RETURNING token
     )

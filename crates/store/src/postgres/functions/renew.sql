@@ -53,7 +53,7 @@ DECLARE
 BEGIN
     IF jsonb_typeof(r -> 'leases') = 'string' THEN
         FOR held IN
-            SELECT key, token FROM leases WHERE status = 'active'
+            SELECT key, token FROM leases WHERE loss IS NULL
                 AND runner_id = holder ->> 'name' AND incarnation = holder ->> 'incarnation'
             ORDER BY key
         LOOP

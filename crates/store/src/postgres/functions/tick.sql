@@ -11,16 +11,18 @@ DECLARE
     next_timer bigint;
 BEGIN
     -- Renewed since: look again when it would lapse now.
-    UPDATE leases SET timer_ms = expires_ms + withheld_ms
-    WHERE lease_id IN (SELECT lease_id FROM leases
-            WHERE status = 'active' AND timer_ms <= n AND expires_ms + withheld_ms > n
-            ORDER BY timer_ms LIMIT most)
-        AND status = 'active' AND expires_ms + withheld_ms > n;
+    WITH later AS MATERIALIZED (
+        SELECT lease_id FROM leases
+        WHERE ended_ms IS NULL AND timer_ms <= n AND expires_ms + withheld_ms > n
+        ORDER BY timer_ms LIMIT most
+    )
+    UPDATE leases kept SET timer_ms = kept.expires_ms + kept.withheld_ms
+    FROM later WHERE kept.lease_id = later.lease_id;
     IF current_setting('leasehold.waiters') = '0' THEN
         -- Nobody to serve in between: all at once.
-        WITH due AS (
+        WITH due AS MATERIALIZED (
             SELECT lease_id FROM leases
-            WHERE status = 'active' AND timer_ms <= n AND expires_ms + withheld_ms <= n
+            WHERE ended_ms IS NULL AND timer_ms <= n AND expires_ms + withheld_ms <= n
             ORDER BY timer_ms LIMIT most FOR UPDATE
         ), ended AS (
             UPDATE leases gone SET status = 'expired', ended_ms = n, loss = 'expired'
@@ -42,7 +44,7 @@ BEGIN
         FOR k IN
             SELECT key FROM (
                 SELECT key, expires_ms + withheld_ms AS lapsed FROM leases
-                WHERE status = 'active' AND timer_ms <= n AND expires_ms + withheld_ms <= n
+                WHERE ended_ms IS NULL AND timer_ms <= n AND expires_ms + withheld_ms <= n
                 ORDER BY timer_ms LIMIT most
             ) due ORDER BY lapsed, key
         LOOP
@@ -59,7 +61,7 @@ BEGIN
     LOOP
         PERFORM lh_give_back(w.answer, n);
     END LOOP;
-    SELECT min(timer_ms) INTO next_timer FROM leases WHERE status = 'active';
+    SELECT min(timer_ms) INTO next_timer FROM leases WHERE ended_ms IS NULL;
     PERFORM set_config('leasehold.timer', coalesce(next_timer, {MAX_TOKEN})::text, true);
     RETURN json_build_object('expired', expired, 'next', next_timer);
 END $$;

@@ -87,11 +87,16 @@ CREATE TABLE leases (
     ended_ms bigint,
     -- Why it ended, as its former holder is told (L7).
     loss text,
-    why text
+    why text,
+    CONSTRAINT leases_ended CHECK (
+        (status = 'active') = (ended_ms IS NULL) AND (status = 'active') = (loss IS NULL))
 ) WITH (fillfactor = 70);
+-- Each index of the live leases says in its own words what is live: `status` when they are looked for by
+-- key, `loss` by holder, `ended_ms` by time. So none of them serves a search for another: in a table that
+-- was empty when the plan was made they cost the same, and the wrong one is a walk over all live leases.
 CREATE UNIQUE INDEX idx_leases_key ON leases (key) WHERE status = 'active';
-CREATE INDEX idx_leases_runner_id ON leases (runner_id, incarnation) WHERE status = 'active';
-CREATE INDEX idx_leases_expires_at ON leases (timer_ms) WHERE status = 'active';
+CREATE INDEX idx_leases_runner_id ON leases (runner_id, incarnation) WHERE loss IS NULL;
+CREATE INDEX idx_leases_expires_at ON leases (timer_ms) WHERE ended_ms IS NULL;
 CREATE INDEX idx_leases_ended ON leases (ended_ms) WHERE status <> 'active';
 CREATE INDEX idx_leases_camera_uuid ON leases (camera_uuid) WHERE camera_uuid IS NOT NULL;
 
