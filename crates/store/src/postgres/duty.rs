@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use lease::{Acquire, Acquired, Cause, Error, Holder, Key, Lease, LeaseRef, Refusal, Ttl};
+use lease::{Acquire, Acquired, Cause, Command, Error, Holder, Key, Lease, LeaseRef, Refusal, Ttl};
 use serde::{Deserialize, Serialize};
 use tokio::{
     sync::Notify,
@@ -23,6 +23,7 @@ use super::{
     connect::Database,
     row,
     seals::Sealer,
+    task::Task,
     writer::{Decided, Writer},
 };
 
@@ -66,8 +67,9 @@ pub(super) struct Duty {
     next_seal: Instant,
 }
 
-#[derive(Serialize)]
-struct Forget {
+/// What is too old.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Forget {
     most: u32,
     history_ms: u64,
     history_events: u64,
@@ -79,7 +81,7 @@ struct Forget {
 
 /// Expires what lapsed, and ends waits that are over.
 pub(super) async fn tick(writer: &Writer) -> Result<(Decided, Ticked), Error> {
-    let decided = writer.decide("tick", &EXPIRIES, 1, false).await?;
+    let decided = writer.decide(Task::Tick(EXPIRIES)).await?;
     let ticked = decided.outcome()?;
     Ok((decided, ticked))
 }
@@ -139,8 +141,7 @@ impl Duty {
             .run_until_cancelled(self.work(&mut held, &leads))
             .await;
         if let Some(lease) = held {
-            let lease = LeaseRef::from(&lease);
-            let goodbye = self.writer.decide("release", &lease, 1, false);
+            let goodbye = self.writer.decide(Task::release(LeaseRef::from(&lease)));
             let _ = timeout(GOODBYE, goodbye).await;
         }
     }
@@ -174,11 +175,9 @@ impl Duty {
 
     /// The duty, or how long to wait before asking again.
     async fn ask(&self) -> Result<Result<Lease, Duration>, Error> {
-        let decided = self
-            .writer
-            .decide("acquire", &self.request, 1, false)
-            .await?;
-        Ok(match decided.outcome()? {
+        let command = Command::Acquire(self.request.clone());
+        let decided = self.writer.decide(command).await?;
+        Ok(match decided.acquired(&self.request)? {
             Acquired::Granted { mut leases, .. } => leases.pop().ok_or(PAUSE),
             Acquired::Refused(Refusal {
                 cause: Cause::Held { left_ms, .. },
@@ -252,7 +251,10 @@ impl Duty {
                 None => None,
             };
         }
-        let decided = self.writer.decide("forget", &self.forget, 1, false).await?;
+        let decided = self
+            .writer
+            .decide(Task::Forget(self.forget.clone()))
+            .await?;
         let forgot: Forgot = decided.outcome()?;
         let more = forgot.events >= FORGOTTEN || forgot.leases >= FORGOTTEN;
         // A part of the fences at a time, from the first again when the last was seen.

@@ -2,8 +2,8 @@
 //! one truth and none is special.
 //!
 //! * `migrations/` holds the tables, `functions/` the functions that decide: one file per verb. Their
-//!   outcomes are the kernel's.
-//! * [`writer`] sends what is queued as one statement, which decides the [`usual`] part of it at once;
+//!   outcomes are the kernel's. Each version of the set has names of its own ([`functions`]).
+//! * [`writer`] sends what is queued as one statement, which decides the [`fast_path`] part of it together;
 //!   [`renew`] keeps many leases with one more.
 //! * [`read`] and [`watch`] look; [`listen`] hears of other replicas; [`duty`] expires, forgets and seals.
 
@@ -12,7 +12,9 @@ mod connect;
 mod duty;
 mod error;
 mod export;
+mod fast_path;
 mod feed;
+mod functions;
 mod import;
 mod listen;
 mod migrate;
@@ -21,7 +23,7 @@ mod read;
 mod renew;
 mod row;
 mod seals;
-mod usual;
+mod task;
 mod waits;
 mod watch;
 mod writer;
@@ -33,19 +35,21 @@ use std::sync::{
 
 use lease::{
     Acquire, Acquired, Answer, Authority, Capabilities, Command, Committed, Error, HandoffState,
-    HandoffStep, Invalid, Kept, Lease, LeaseRef, Outcome, Query, Renew, Renewals, Transaction,
-    View, Watch, Watching, answered, engine::RenewalEvents,
+    HandoffStep, Invalid, Kept, Lease, Outcome, Query, Renew, Renewals, Transaction, View, Watch,
+    Watching, answered, engine::RenewalEvents,
 };
-use serde::{Serialize, de::DeserializeOwned};
+use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
 use connect::{Database, Tls};
 use duty::Duty;
 use feed::Feed;
+use functions::FunctionSet;
 use listen::Hearers;
 use read::Reader;
 use renew::Renewer;
 use seals::Sealer;
+use task::Task;
 use watch::Watched;
 use writer::{Decided, Signals, Writer};
 
@@ -68,6 +72,8 @@ pub struct Postgres {
     dangers: Vec<Unsafe>,
     /// Whether this replica expires and seals for all of them.
     leads: Arc<AtomicBool>,
+    #[cfg(feature = "conformance")]
+    functions: Arc<functions::Keeper>,
     closed: CancellationToken,
 }
 
@@ -96,9 +102,11 @@ impl Postgres {
             RenewalEvents::Kept => "kept",
             RenewalEvents::Live | RenewalEvents::Off => "live",
         };
+        let functions = FunctionSet::of(&options);
         let writer = Writer::start(
             deciding.clone(),
             replica.clone(),
+            &functions,
             renewals,
             feed.clone(),
             signals.clone(),
@@ -122,6 +130,13 @@ impl Postgres {
         let events = options.renewals;
         #[cfg(feature = "conformance")]
         let flip = options.flip.clone();
+        let functions = Arc::new(functions::Keeper {
+            functions,
+            database: reader.database.clone(),
+            options: options.clone(),
+            tls: tls.clone(),
+        });
+        tokio::spawn(Arc::clone(&functions).run(closed.clone()));
         tokio::spawn(listen::run(options, tls, hearers, closed.clone()));
         Ok(Self {
             renewer: Renewer {
@@ -137,6 +152,8 @@ impl Postgres {
             feed,
             dangers,
             leads,
+            #[cfg(feature = "conformance")]
+            functions,
             closed,
         })
     }
@@ -148,38 +165,26 @@ impl Postgres {
         duty::tick(&self.writer).await.map(drop)
     }
 
-    async fn acquire_keys(&self, request: Acquire, keys: usize) -> Result<Acquired, Error> {
-        let name = "acquire";
-        let decided = if let Some(key) = usual::key_of(&request) {
-            let decided = self.writer.decide_usual(name, &request, key).await?;
-            if let Some(lease) = usual::granted(&request, key, &decided)? {
-                return Ok(Acquired::Granted {
-                    leases: vec![lease],
-                    fresh: true,
-                });
-            }
-            decided
-        } else {
-            let may_wait = request.wait_ms > 0;
-            self.writer.decide(name, &request, keys, may_wait).await?
-        };
-        let acquired: Acquired = decided.outcome()?;
+    /// Records that this server uses its functions, as it does every minute.
+    #[cfg(feature = "conformance")]
+    pub async fn keep_functions(&self) -> Result<(), Error> {
+        self.functions.keep().await
+    }
+
+    async fn acquire_keys(&self, request: Acquire) -> Result<Acquired, Error> {
+        let decided = self
+            .writer
+            .decide(Command::Acquire(request.clone()))
+            .await?;
+        let acquired = decided.acquired(&request)?;
         if let Acquired::Granted { leases, .. } = &acquired {
             self.notify_renewed(leases, &decided);
         }
         Ok(acquired)
     }
 
-    async fn give_back(&self, lease: LeaseRef) -> Result<bool, Error> {
-        let decided = self
-            .writer
-            .decide_usual("release", &lease, &lease.key)
-            .await?;
-        decided.outcome()
-    }
-
-    async fn step_handoff(&self, step: HandoffStep, keys: usize) -> Result<HandoffState, Error> {
-        let decided = self.writer.decide("handoff", &step, keys, false).await?;
+    async fn step_handoff(&self, step: HandoffStep) -> Result<HandoffState, Error> {
+        let decided = self.writer.decide(Command::Handoff(step)).await?;
         let state = decided.outcome()?;
         if let HandoffState::Moved(lease) = &state {
             self.notify_renewed([lease.as_ref()], &decided);
@@ -187,8 +192,8 @@ impl Postgres {
         Ok(state)
     }
 
-    async fn commit_changes(&self, changes: Transaction, keys: usize) -> Result<Committed, Error> {
-        let decided = self.writer.decide("commit", &changes, keys, false).await?;
+    async fn commit_changes(&self, changes: Transaction) -> Result<Committed, Error> {
+        let decided = self.writer.decide(Command::Commit(changes)).await?;
         let committed = decided.outcome()?;
         if let Committed::Done { leases, .. } = &committed {
             self.notify_renewed(leases, &decided);
@@ -197,14 +202,8 @@ impl Postgres {
     }
 
     /// A command without anything more to it.
-    async fn decided<T: DeserializeOwned>(
-        &self,
-        name: &'static str,
-        command: impl Serialize,
-        keys: usize,
-    ) -> Result<T, Error> {
-        let decided = self.writer.decide(name, &command, keys, false).await?;
-        decided.outcome()
+    async fn decided<T: DeserializeOwned>(&self, command: Command) -> Result<T, Error> {
+        self.writer.decide(command).await?.outcome()
     }
 
     /// Notifies watchers here that an acquire or a handoff kept what its holder had already.
@@ -263,25 +262,6 @@ fn check_command(command: &Command) -> Result<(), Invalid> {
     })
 }
 
-/// How many keys a command is about, as far as one can tell.
-fn keys_of(command: &Command) -> usize {
-    let wanted = |acquire: &Acquire| acquire.want.keys().len();
-    match command {
-        Command::Acquire(request) => wanted(request),
-        Command::Commit(changes) => {
-            let acquired = changes.acquire.as_ref().map_or(0, wanted);
-            changes.writes.len() + changes.release.len() + 1 + acquired
-        }
-        // How much it releases is not known, so it goes alone.
-        Command::Depart(_) => usize::MAX / 2,
-        Command::Renew(_)
-        | Command::Keep(_)
-        | Command::Release(_)
-        | Command::Revoke(_)
-        | Command::Handoff(_) => 1,
-    }
-}
-
 impl Authority for Postgres {
     fn capabilities(&self) -> Capabilities {
         let mut caveats = vec![
@@ -311,11 +291,8 @@ impl Authority for Postgres {
         if let Err(invalid) = check_command(&command) {
             return Box::pin(std::future::ready(Err(invalid.into())));
         }
-        let keys = keys_of(&command);
         match command {
-            Command::Acquire(request) => {
-                answered(self.acquire_keys(request, keys), Outcome::Acquired)
-            }
+            Command::Acquire(request) => answered(self.acquire_keys(request), Outcome::Acquired),
             Command::Renew(request) => answered(self.renewer.renew(request), Outcome::Renewed),
             Command::Keep(holder) => answered(
                 async move {
@@ -325,17 +302,11 @@ impl Authority for Postgres {
                 },
                 Outcome::Kept,
             ),
-            Command::Release(lease) => answered(self.give_back(lease), Outcome::Released),
-            Command::Revoke(request) => {
-                answered(self.decided("revoke", request, keys), Outcome::Revoked)
-            }
-            Command::Depart(departure) => {
-                answered(self.decided("depart", departure, keys), Outcome::Departed)
-            }
-            Command::Handoff(step) => answered(self.step_handoff(step, keys), Outcome::Handoff),
-            Command::Commit(changes) => {
-                answered(self.commit_changes(changes, keys), Outcome::Committed)
-            }
+            Command::Release(_) => answered(self.decided(command), Outcome::Released),
+            Command::Revoke(_) => answered(self.decided(command), Outcome::Revoked),
+            Command::Depart(_) => answered(self.decided(command), Outcome::Departed),
+            Command::Handoff(step) => answered(self.step_handoff(step), Outcome::Handoff),
+            Command::Commit(changes) => answered(self.commit_changes(changes), Outcome::Committed),
         }
     }
 
@@ -371,7 +342,7 @@ impl Authority for Postgres {
             };
             let watch = live::watch(watched, watching).await?;
             // Lets the database know immediately that somebody wants to hear of events.
-            self.writer.decide("wake", &true, 1, false).await?;
+            self.writer.decide(Task::Wake).await?;
             Ok(watch)
         })
     }

@@ -150,6 +150,12 @@ impl Options {
         let database = self.config.get_dbname().unwrap_or_default();
         format!("postgres://{host}:{port}/{database}?schema={}", self.schema)
     }
+
+    /// The function that a server with these options calls, for tests that call it themselves.
+    #[cfg(feature = "conformance")]
+    pub fn entry_point(&self) -> String {
+        super::functions::FunctionSet::of(self).entry_point()
+    }
 }
 
 impl fmt::Debug for Options {

@@ -4,7 +4,7 @@
 use std::{collections::HashSet, sync::Arc};
 
 use lease::{
-    Error, Holder, Lease, Renew, Renewal, Renewals, Renewed, Revision, UnixMillis,
+    Command, Error, Holder, Lease, Renew, Renewal, Renewals, Renewed, Revision, UnixMillis,
     engine::RenewalEvents,
 };
 use tokio_postgres::Row;
@@ -13,7 +13,7 @@ use super::{
     connect::Database,
     feed::Feed,
     row::{self, LEASE, NOW},
-    writer::{Decided, Writer},
+    writer::Writer,
 };
 
 /// The way of renewals.
@@ -43,13 +43,13 @@ const STILL_LIVE: &str = "lease_id = m_id AND status || '' = 'active' \
 impl Renewer {
     pub async fn renew(&self, request: Renew) -> Result<Vec<Renewed>, Error> {
         if self.events == RenewalEvents::Kept {
-            return self.one_by_one(&request).await;
+            return self.one_by_one(request).await;
         }
         match request.leases {
             Renewals::All => self.all(request.holder).await,
             Renewals::These(renewals) if renewals.is_empty() => Ok(Vec::new()),
             Renewals::These(renewals) if has_doubles(&renewals) => {
-                self.one_by_one(&Renew {
+                self.one_by_one(Renew {
                     holder: request.holder,
                     leases: Renewals::These(renewals),
                 })
@@ -112,7 +112,7 @@ impl Renewer {
         let mut rest = Vec::new();
         if !missing.is_empty() {
             let leases = Renewals::These(missing);
-            rest = self.one_by_one(&Renew { holder, leases }).await?;
+            rest = self.one_by_one(Renew { holder, leases }).await?;
         }
         let mut rest = rest.into_iter();
         let answers = asked
@@ -153,7 +153,7 @@ impl Renewer {
         if owned != leases.len() as u64 {
             // Some lapsed, or somebody decides about them just now.
             let leases = Renewals::All;
-            return self.one_by_one(&Renew { holder, leases }).await;
+            return self.one_by_one(Renew { holder, leases }).await;
         }
         if let Some(row) = rows.first().filter(|_| !leases.is_empty()) {
             self.tell(&leases, row)?;
@@ -167,12 +167,8 @@ impl Renewer {
     }
 
     /// As the kernel does it: each renewal after the other, losses with their reasons.
-    async fn one_by_one(&self, request: &Renew) -> Result<Vec<Renewed>, Error> {
-        let keys = match &request.leases {
-            Renewals::All => usize::MAX / 2,
-            Renewals::These(renewals) => renewals.len(),
-        };
-        let decided: Decided = self.writer.decide("renew", request, keys, false).await?;
+    async fn one_by_one(&self, request: Renew) -> Result<Vec<Renewed>, Error> {
+        let decided = self.writer.decide(Command::Renew(request)).await?;
         let renewed: Vec<Renewed> = decided.outcome()?;
         if self.events == RenewalEvents::Live {
             let kept = renewed.iter().filter_map(|it| it.outcome.as_ref().ok());

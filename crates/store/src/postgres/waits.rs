@@ -3,12 +3,12 @@
 use std::{collections::HashMap, time::Duration};
 
 use lease::{Acquired, Error};
-use serde::Deserialize;
 use tokio::time::Instant;
 
 use super::{
     connect::Database,
     row,
+    task::Task,
     writer::{Decided, Reply},
 };
 
@@ -25,16 +25,6 @@ pub(super) struct Waits {
     waiting: HashMap<u64, Wait>,
     /// Whether an answer of the database got lost, so that nobody knows who still waits there.
     doubt: bool,
-}
-
-#[derive(Deserialize)]
-struct Asked {
-    acquire: AskedWait,
-}
-
-#[derive(Deserialize)]
-struct AskedWait {
-    wait_ms: u64,
 }
 
 impl Waits {
@@ -68,14 +58,13 @@ impl Waits {
     }
 
     /// A command became a wait.
-    pub fn join(&mut self, ticket: u64, command: &str, reply: Reply) {
-        let wait_ms = serde_json::from_str::<Asked>(command).map_or(0, |it| it.acquire.wait_ms);
+    pub fn join(&mut self, ticket: u64, wait_ms: u64, reply: Reply) {
         let deadline = Instant::now() + Duration::from_millis(wait_ms);
         self.waiting.insert(ticket, Wait { reply, deadline });
     }
 
     /// A wait got its answer. Returns what must be given back when nobody is there to hear it.
-    pub fn answer(&mut self, ticket: u64, decided: Decided) -> Vec<String> {
+    pub fn answer(&mut self, ticket: u64, decided: Decided) -> Vec<Task> {
         let unheard = match self.waiting.remove(&ticket) {
             Some(wait) => match wait.reply.send(Ok(decided)) {
                 Err(Ok(unheard)) => unheard,
@@ -83,11 +72,11 @@ impl Waits {
             },
             None => decided,
         };
-        give_back(&unheard.body)
+        give_back(&unheard)
     }
 
     /// Commands that end the waits of callers that went away.
-    pub fn gone(&mut self) -> Vec<String> {
+    pub fn gone(&mut self) -> Vec<Task> {
         let gone: Vec<u64> = self
             .waiting
             .iter()
@@ -97,7 +86,7 @@ impl Waits {
         gone.into_iter()
             .map(|ticket| {
                 self.waiting.remove(&ticket);
-                abandon(ticket)
+                Task::Abandon(ticket)
             })
             .collect()
     }
@@ -154,19 +143,14 @@ impl Waits {
     }
 }
 
-fn abandon(ticket: u64) -> String {
-    format!(r#"{{"abandon":{ticket}}}"#)
-}
-
-/// Commands that give back what an unheard answer granted anew.
-pub(super) fn give_back(body: &str) -> Vec<String> {
-    let Ok(Acquired::Granted { leases, .. }) = serde_json::from_str(body) else {
+/// What gives back what an unheard answer granted anew.
+pub(super) fn give_back(unheard: &Decided) -> Vec<Task> {
+    let Ok(Acquired::Granted { leases, .. }) = unheard.outcome() else {
         return Vec::new();
     };
     leases
         .iter()
         .filter(|lease| lease.renewed_at.is_none())
-        .filter_map(|lease| serde_json::to_string(&lease::LeaseRef::from(lease)).ok())
-        .map(|lease| format!(r#"{{"release":{lease}}}"#))
+        .map(|lease| Task::release(lease.into()))
         .collect()
 }

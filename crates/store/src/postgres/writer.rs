@@ -2,13 +2,12 @@
 //! commits once (group commit) and needs no second round trip.
 
 use std::{
-    collections::HashSet,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use lease::{Error, Key, Revision, UnixMillis};
-use serde::{Serialize, de::DeserializeOwned};
+use lease::{Acquire, Acquired, Error, Revision, Token, UnixMillis};
+use serde::de::DeserializeOwned;
 use tokio::{
     sync::{Notify, mpsc, oneshot},
     time::{Instant, sleep_until},
@@ -17,8 +16,11 @@ use tokio_postgres::Row;
 
 use super::{
     connect::Database,
+    fast_path::{Grant, Together},
     feed::Feed,
+    functions::FunctionSet,
     row,
+    task::Task,
     waits::{Waits, give_back},
 };
 
@@ -33,9 +35,6 @@ const BATCH_KEYS: usize = 512;
 /// How often a replica with waiters shows itself and looks after them.
 const WAKE_INTERVAL: Duration = Duration::from_millis(500);
 
-const APPLY: &str =
-    "SELECT item, number, body FROM lh_apply($1, $2, $3, $4, $5::text::jsonb, $6, $7)";
-
 /// What the database decided about one command.
 #[derive(Debug)]
 pub(super) struct Decided {
@@ -43,27 +42,47 @@ pub(super) struct Decided {
     pub at: UnixMillis,
     /// The revision after the batch.
     pub revision: Revision,
-    /// The outcome as JSON.
-    pub body: String,
+    /// How.
+    pub verdict: Verdict,
+}
+
+/// The outcome of a command.
+#[derive(Debug)]
+pub(super) enum Verdict {
+    /// As JSON.
+    Json(String),
+    /// A grant of the fast path.
+    Grant(Grant),
 }
 
 impl Decided {
     /// The outcome.
     pub fn outcome<T: DeserializeOwned>(&self) -> Result<T, Error> {
-        row::json(&self.body)
+        match &self.verdict {
+            Verdict::Json(body) => row::json(body),
+            Verdict::Grant(_) => Err(row::damaged("a grant that nobody asked for")),
+        }
+    }
+
+    /// The outcome of this request.
+    pub fn acquired(&self, request: &Acquire) -> Result<Acquired, Error> {
+        match &self.verdict {
+            Verdict::Json(body) => row::json(body),
+            Verdict::Grant(grant) => {
+                let lease = grant.lease(request, self.at);
+                Ok(Acquired::Granted {
+                    leases: vec![lease.ok_or_else(|| row::damaged("a grant of several keys"))?],
+                    fresh: true,
+                })
+            }
+        }
     }
 }
 
 pub(super) type Reply = oneshot::Sender<Result<Decided, Error>>;
 
 struct Item {
-    command: String,
-    /// How many keys it is about.
-    keys: usize,
-    /// Whether it may become a wait.
-    may_wait: bool,
-    /// The key of a command that is likely to be as usual.
-    usual: Option<Key>,
+    task: Task,
     reply: Reply,
 }
 
@@ -73,14 +92,14 @@ pub(super) struct Signals {
     /// A caller stopped waiting.
     pub left: Arc<Notify>,
     /// Answers that were sent to a caller that went away before it took them.
-    unheard: Arc<Mutex<Vec<String>>>,
+    unheard: Arc<Mutex<Vec<Decided>>>,
     /// Another replica answered a wait of this one.
     pub answered: Arc<Notify>,
 }
 
 impl Signals {
     /// Every critical section leaves a whole value behind.
-    fn unheard(&self) -> MutexGuard<'_, Vec<String>> {
+    fn unheard(&self) -> MutexGuard<'_, Vec<Decided>> {
         self.unheard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -109,7 +128,7 @@ impl Drop for Caller {
             if let Ok(Ok(decided)) = answer.try_recv()
                 && self.may_wait
             {
-                self.signals.unheard().push(decided.body);
+                self.signals.unheard().push(decided);
             }
             self.signals.left.notify_one();
         }
@@ -121,6 +140,7 @@ impl Writer {
     pub fn start(
         database: Database,
         replica: String,
+        functions: &FunctionSet,
         renewals: &'static str,
         feed: Arc<Feed>,
         signals: Signals,
@@ -129,6 +149,10 @@ impl Writer {
         let (queue, queued) = mpsc::channel(QUEUE);
         let actor = Actor {
             database,
+            apply: format!(
+                "SELECT item, number, body FROM {}($1, $2, $3, $4, $5::text::jsonb, $6, $7)",
+                functions.entry_point()
+            ),
             waits: Waits::new(replica.clone(), limit),
             replica,
             renewals,
@@ -145,45 +169,12 @@ impl Writer {
         }
     }
 
-    /// Has one command decided. `keys` is how many keys it is about.
-    pub async fn decide(
-        &self,
-        name: &'static str,
-        command: &impl Serialize,
-        keys: usize,
-        may_wait: bool,
-    ) -> Result<Decided, Error> {
-        self.ask(name, command, keys, may_wait, None).await
-    }
-
-    /// Has an acquire or a release decided that is likely to be as usual.
-    pub async fn decide_usual(
-        &self,
-        name: &'static str,
-        command: &impl Serialize,
-        key: &Key,
-    ) -> Result<Decided, Error> {
-        self.ask(name, command, 1, false, Some(key.clone())).await
-    }
-
-    async fn ask(
-        &self,
-        name: &'static str,
-        command: &impl Serialize,
-        keys: usize,
-        may_wait: bool,
-        usual: Option<Key>,
-    ) -> Result<Decided, Error> {
-        let body =
-            serde_json::to_string(command).map_err(|error| Error::Broken(error.to_string()))?;
+    /// Has one command decided.
+    pub async fn decide(&self, task: impl Into<Task>) -> Result<Decided, Error> {
+        let task = task.into();
+        let may_wait = task.wait_ms().is_some();
         let (reply, answer) = oneshot::channel();
-        let item = Item {
-            command: format!(r#"{{"{name}":{body}}}"#),
-            keys,
-            may_wait,
-            usual,
-            reply,
-        };
+        let item = Item { task, reply };
         self.queue
             .send_timeout(item, self.limit)
             .await
@@ -208,6 +199,8 @@ fn stopped() -> Error {
 
 struct Actor {
     database: Database,
+    /// The statement that decides a batch.
+    apply: String,
     replica: String,
     renewals: &'static str,
     feed: Arc<Feed>,
@@ -215,7 +208,7 @@ struct Actor {
     queued: mpsc::Receiver<Item>,
     waits: Waits,
     /// Commands of the writer's own: gone waiters, and grants that nobody took.
-    chores: Vec<String>,
+    chores: Vec<Task>,
 }
 
 impl Actor {
@@ -237,10 +230,9 @@ impl Actor {
             }
             self.chores.extend(self.waits.gone());
             let unheard = std::mem::take(&mut *self.signals.unheard());
-            self.chores
-                .extend(unheard.iter().flat_map(|body| give_back(body)));
+            self.chores.extend(unheard.iter().flat_map(give_back));
             if self.waits.is_busy() && Instant::now() >= until {
-                self.chores.push(r#"{"wake":true}"#.to_owned());
+                self.chores.push(Task::Wake);
                 last_wake = Instant::now();
             }
             if items.is_empty() && self.chores.is_empty() && !self.waits.is_busy() {
@@ -253,13 +245,13 @@ impl Actor {
 
     /// Takes what else is queued, as far as one statement may go.
     fn collect(&mut self, first: Item, items: &mut Vec<Item>) {
-        let mut keys = first.keys;
+        let mut keys = first.task.keys();
         items.push(first);
         while items.len() < BATCH && keys < BATCH_KEYS {
             let Ok(item) = self.queued.try_recv() else {
                 break;
             };
-            keys += item.keys;
+            keys = keys.saturating_add(item.task.keys());
             items.push(item);
         }
         // A caller that went away before anything was sent asks for nothing.
@@ -272,20 +264,15 @@ impl Actor {
             self.waits.keep_doubt();
         }
         let chores = std::mem::take(&mut self.chores);
-        let commands: Vec<&str> = chores
-            .iter()
-            .map(String::as_str)
-            .chain(items.iter().map(|item| item.command.as_str()))
-            .collect();
-        let may_wait = items.iter().any(|item| item.may_wait);
-        let usual = Usual::of(&items, chores.len());
-        match self.apply(&commands, may_wait, &usual).await {
+        let asked = || items.iter().map(|item| &item.task);
+        let tasks: Vec<&Task> = chores.iter().chain(asked()).collect();
+        let together = Together::of(asked(), chores.len());
+        match self.apply(&tasks, &together).await {
             Ok(rows) => self.answer(&rows, chores.len(), items),
-            Err(Error::Broken(_)) if commands.len() > 1 => {
+            Err(Error::Broken(_)) if tasks.len() > 1 => {
                 // One of them is at fault, and nothing happened: each for itself.
                 for item in items {
-                    let usual = Usual::default();
-                    let alone = self.apply(&[&item.command], item.may_wait, &usual).await;
+                    let alone = self.apply(&[&item.task], &Together::default()).await;
                     match alone {
                         Ok(rows) => self.answer(&rows, 0, vec![item]),
                         Err(error) => fail(&error, [item]),
@@ -296,33 +283,30 @@ impl Actor {
                 // Chores may be repeated: they name what they mean.
                 if error.is_retryable() {
                     self.chores = chores;
-                    self.chores.retain(|chore| !chore.starts_with(r#"{"wake""#));
+                    self.chores.retain(|chore| !matches!(chore, Task::Wake));
                 }
                 fail(&error, items);
             }
         }
     }
 
-    async fn apply(
-        &mut self,
-        commands: &[&str],
-        may_wait: bool,
-        usual: &Usual,
-    ) -> Result<Vec<Row>, Error> {
+    async fn apply(&mut self, tasks: &[&Task], together: &Together) -> Result<Vec<Row>, Error> {
+        let may_wait = tasks.iter().any(|task| task.wait_ms().is_some());
         let waiting = may_wait || self.waits.is_busy();
         let watching = self.feed.is_watched();
-        let batch = format!("[{}]", commands.join(","));
+        let batch =
+            serde_json::to_string(tasks).map_err(|error| Error::Broken(error.to_string()))?;
         let parameters: [&(dyn tokio_postgres::types::ToSql + Sync); 7] = [
             &self.replica,
             &waiting,
             &watching,
             &self.renewals,
             &batch,
-            &usual.acquires,
-            &usual.releases,
+            &together.acquires,
+            &together.releases,
         ];
         let began = tokio::time::Instant::now();
-        let answer = self.database.change(APPLY, &parameters).await;
+        let answer = self.database.change(&self.apply, &parameters).await;
         if answer.is_ok() {
             crate::timing::committed(began.elapsed());
         }
@@ -337,21 +321,35 @@ impl Actor {
         let mut items = items.into_iter();
         let (mut at, mut revision) = (UnixMillis::default(), Revision::ZERO);
         for row in rows {
-            let Ok((item, number, body)) = read(row) else {
-                continue;
-            };
-            if item == -1 {
-                at = UnixMillis::new(number);
-                revision = Revision::new(body.parse().unwrap_or_default());
-                continue;
-            }
-            let decided = Decided { at, revision, body };
-            if item == -2 {
-                self.chores.extend(self.waits.answer(number, decided));
-            } else if usize::try_from(item).is_ok_and(|item| item >= skip)
-                && let Some(item) = items.next()
-            {
-                self.reply(item, decided);
+            let Ok(answer) = read(row) else { continue };
+            match answer {
+                Answer::Clock(now, newest) => (at, revision) = (now, newest),
+                Answer::Ended(ticket, body) => {
+                    let verdict = Verdict::Json(body);
+                    let decided = Decided {
+                        at,
+                        revision,
+                        verdict,
+                    };
+                    self.chores.extend(self.waits.answer(ticket, decided));
+                }
+                Answer::Waits(place, ticket) if place >= skip => {
+                    if let Some(item) = items.next() {
+                        let wait_ms = item.task.wait_ms().unwrap_or_default();
+                        self.waits.join(ticket, wait_ms, item.reply);
+                    }
+                }
+                Answer::Outcome(place, verdict) if place >= skip => {
+                    if let Some(item) = items.next() {
+                        let decided = Decided {
+                            at,
+                            revision,
+                            verdict,
+                        };
+                        self.reply(item, decided);
+                    }
+                }
+                Answer::Waits(..) | Answer::Outcome(..) => {}
             }
         }
         fail(&row::damaged("too few outcomes"), items);
@@ -359,49 +357,58 @@ impl Actor {
     }
 
     fn reply(&mut self, item: Item, decided: Decided) {
-        if !item.may_wait {
-            let _ = item.reply.send(Ok(decided));
-        } else if let Some(ticket) = decided.body.strip_prefix(r#"{"waiting":"#) {
-            let ticket = ticket.trim_end_matches('}').parse().unwrap_or_default();
-            self.waits.join(ticket, &item.command, item.reply);
-        } else if let Err(Ok(unheard)) = item.reply.send(Ok(decided)) {
+        let may_wait = item.task.wait_ms().is_some();
+        if let Err(Ok(unheard)) = item.reply.send(Ok(decided))
+            && may_wait
+        {
             // A waiter that went away never receives a grant (L6).
-            self.chores.extend(give_back(&unheard.body));
+            self.chores.extend(give_back(&unheard));
         }
     }
 }
 
-/// The places of the commands that are decided together, since each is likely to be as usual and is
-/// about a key of its own. They were asked for at the same time, so none comes before another.
-#[derive(Default)]
-struct Usual {
-    acquires: Vec<i32>,
-    releases: Vec<i32>,
+/// One row of what `functions/apply.sql` answers.
+enum Answer {
+    /// The time of the batch and the revision after it.
+    Clock(UnixMillis, Revision),
+    /// The wait with this ticket is over.
+    Ended(u64, String),
+    /// The command at this place waits, under this ticket.
+    Waits(usize, u64),
+    /// The outcome of the command at this place.
+    Outcome(usize, Verdict),
 }
 
-impl Usual {
-    fn of(items: &[Item], first: usize) -> Self {
-        let mut usual = Self::default();
-        let mut keys = HashSet::with_capacity(items.len());
-        for (place, item) in (first..).zip(items) {
-            let Some(key) = &item.usual else { continue };
-            let Ok(place) = i32::try_from(place) else {
-                break;
-            };
-            if keys.insert(key) {
-                if item.command.starts_with(r#"{"acquire""#) {
-                    usual.acquires.push(place);
-                } else {
-                    usual.releases.push(place);
+fn read(row: &Row) -> Result<Answer, Error> {
+    let number = || row::count(row, 1);
+    let body: Option<String> = row::get(row, 2)?;
+    let missing = || row::damaged("an outcome without a text");
+    Ok(match row::get::<i32>(row, 0)? {
+        -1 => Answer::Clock(
+            UnixMillis::new(number()?),
+            revision(&body.ok_or_else(missing)?)?,
+        ),
+        -2 => Answer::Ended(number()?, body.ok_or_else(missing)?),
+        place => {
+            let place = usize::try_from(place).map_err(row::damaged)?;
+            match (row::get::<Option<i64>>(row, 1)?, body) {
+                (None, Some(body)) => Answer::Outcome(place, Verdict::Json(body)),
+                (Some(_), Some(body)) => {
+                    let grant = Grant {
+                        token: Token::new(number()?).map_err(row::damaged)?,
+                        revision: revision(&body)?,
+                    };
+                    Answer::Outcome(place, Verdict::Grant(grant))
                 }
+                (Some(_), None) => Answer::Waits(place, number()?),
+                (None, None) => return Err(missing()),
             }
         }
-        usual
-    }
+    })
 }
 
-fn read(row: &Row) -> Result<(i32, u64, String), Error> {
-    Ok((row::get(row, 0)?, row::count(row, 1)?, row::get(row, 2)?))
+fn revision(text: &str) -> Result<Revision, Error> {
+    text.parse().map(Revision::new).map_err(row::damaged)
 }
 
 fn fail(error: &Error, items: impl IntoIterator<Item = Item>) {

@@ -66,8 +66,13 @@ impl Harness for Home {
         Box::pin(async move {
             let forget = r#"[{"forget":{"most":100000,"history_ms":999999999,"history_events":0,"idle_ms":999999999,"from":""}}]"#;
             let sql = format!(
-                "SET search_path = {}; SELECT lh_apply('test', false, false, 'live', '{forget}', '{{}}', '{{}}')",
-                self.schema
+                "SET search_path = {}; SELECT {}('test', false, false, 'live', '{forget}', '{{}}', '{{}}')",
+                self.schema,
+                self.database
+                    .url()
+                    .parse::<Options>()
+                    .expect("a well-formed URL")
+                    .entry_point()
             );
             self.database.psql(&sql).await;
             true

@@ -142,9 +142,11 @@ async fn l6_a_waiter_whose_replica_died_is_passed_over() {
     let lease = take(&stores[0], ask("a", "first", 60_000)).await;
     // A replica that queued a waiter and was killed: its row stays, its stamp grows old.
     let request = serde_json::to_string(&patient(ask("a", "ghost", 60_000))).unwrap();
+    let options: Options = database.url().parse().unwrap();
+    let entry_point = options.entry_point();
     database
         .psql(&format!(
-            "SELECT lh_apply('ghost', true, false, 'live', '[{{\"acquire\":{request}}}]', '{{}}', '{{}}'); \
+            "SELECT {entry_point}('ghost', true, false, 'live', '[{{\"acquire\":{request}}}]', '{{}}', '{{}}'); \
              UPDATE lease_replicas SET seen_ms = seen_ms - 11000 WHERE replica = 'ghost'"
         ))
         .await;

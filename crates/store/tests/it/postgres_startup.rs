@@ -1,8 +1,15 @@
 //! What the store refuses before it is trusted.
 
-use lease::{Authority as _, Error};
-use leasehold_store::postgres::{Options, Postgres};
-use leasehold_testkit::Postgres as Server;
+#![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
+
+use std::time::Duration;
+
+use lease::{Acquire, Acquired, Authority as _, Error, Holder, LeaseQuery, LeaseRef, Status, Ttl};
+use leasehold_store::{
+    conformance::Flip,
+    postgres::{Options, Postgres},
+};
+use leasehold_testkit::{Postgres as Server, wait};
 
 async fn open(url: &str) -> Result<Postgres, Error> {
     Postgres::open(url.parse::<Options>().expect("a well-formed URL")).await
@@ -71,33 +78,97 @@ async fn a_foreign_or_newer_schema_is_refused() {
     assert!(why.contains("V999__future"), "{why}");
 }
 
+/// A server of another version: its functions have another text, and decide the same.
+async fn open_other(url: &str) -> Postgres {
+    let mut options: Options = url.parse().expect("a well-formed URL");
+    options.flip = Some(Flip::new("-- Giving back (L16).", "-- Given back (L16)."));
+    Postgres::open(options).await.expect("opens")
+}
+
+/// Somebody waits at the second store for what the first one granted, and gets it when that is released.
+async fn hand_on(first: &Postgres, second: &Postgres, key: &str) {
+    let ask = |name: &str| {
+        let holder = Holder::new(name, "1").unwrap();
+        Acquire::one(key.parse().unwrap(), holder, Ttl::from_secs(60).unwrap())
+    };
+    let Acquired::Granted { leases, .. } = first.acquire(ask("ann")).await.unwrap() else {
+        panic!("the key is free")
+    };
+    let mut patient = ask("bob");
+    patient.wait_ms = 60_000;
+    let waiting = second.acquire(patient);
+    let releasing = async {
+        let pending = || LeaseQuery {
+            status: Some(Status::Pending),
+            limit: 1,
+            ..LeaseQuery::default()
+        };
+        wait::until(Duration::from_secs(60), "somebody waits", async || {
+            !first.leases(pending()).await.unwrap().items.is_empty()
+        })
+        .await;
+        first.release(LeaseRef::from(&leases[0])).await.unwrap()
+    };
+    let (granted, released) = tokio::join!(waiting, releasing);
+    assert!(released);
+    let Acquired::Granted { leases: next, .. } = granted.unwrap() else {
+        panic!("the waiter is served")
+    };
+    assert!(next[0].token > leases[0].token);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn functions_of_another_version_are_replaced_as_a_set() {
+async fn two_versions_of_the_functions_share_a_database() {
     let database = Server::shared().await;
     let url = format!("{}?schema=upgraded", database.url());
+    let psql = async |sql: &str| database.psql(sql).await.trim().to_owned();
+    let versions = "SELECT count(*) FROM upgraded.leasehold_functions";
+    let functions = "SELECT count(*) FROM pg_proc \
+        WHERE pronamespace = 'upgraded'::regnamespace AND starts_with(proname, 'lh_apply_')";
+    let older = open_other(&url).await;
+    let newer = open(&url).await.expect("opens");
+    assert_eq!(psql(versions).await, "2");
+    hand_on(&older, &newer, "camera:a").await;
+    hand_on(&newer, &older, "camera:b").await;
+    older.tick().await.expect("the tick of the older version");
+    newer.tick().await.expect("the tick of the newer version");
+    // The same set again changes nothing, and neither goes while it is used.
     drop(open(&url).await.expect("opens"));
-    // What an older version could have left behind: other bodies, other parameters, other names.
+    assert_eq!(psql(functions).await, "2");
+    // The servers of the older version were away for long, and one started meanwhile.
+    psql("UPDATE upgraded.leasehold_functions SET used_at = now() - interval '25 hours'").await;
+    newer.keep_functions().await.expect("recorded");
+    drop(open(&url).await.expect("opens"));
+    assert_eq!(psql(functions).await, "1");
+    older.tick().await.expect_err("its functions are gone");
+    older.keep_functions().await.expect("installed again");
+    assert_eq!(psql(functions).await, "2");
+    hand_on(&older, &newer, "camera:c").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sets_of_functions_that_nobody_uses_are_bounded() {
+    let database = Server::shared().await;
+    let url = format!("{}?schema=bounded", database.url());
+    drop(open(&url).await.expect("opens"));
     database
         .psql(
-            "SET search_path = upgraded; DROP FUNCTION lh_tick; \
-             CREATE FUNCTION lh_tick(most bigint) RETURNS text LANGUAGE sql AS 'SELECT NULL::text'; \
-             CREATE FUNCTION lh_older() RETURNS text LANGUAGE sql AS 'SELECT NULL::text'; \
-             UPDATE leasehold_functions SET checksum = 'older'",
+            "INSERT INTO bounded.leasehold_functions (version, used_at) \
+             SELECT 'v' || i, now() - interval '2 hours' - i * interval '1 minute' \
+             FROM generate_series(1, 20) i; \
+             CREATE FUNCTION bounded.lh_apply_v20() RETURNS text LANGUAGE sql AS 'SELECT NULL::text'; \
+             CREATE FUNCTION bounded.lh_apply_v1() RETURNS text LANGUAGE sql AS 'SELECT NULL::text'",
         )
         .await;
-    let store = open(&url).await.expect("opens");
-    store.tick().await.expect("the tick of this version");
-    let names = "SELECT count(*) FROM pg_proc WHERE pronamespace = 'upgraded'::regnamespace";
-    let left = format!("{names} AND proname = 'lh_older'");
-    assert_eq!(database.psql(&left).await, "0");
-    // The same set again changes nothing.
-    let oldest = format!(
-        "SELECT min(oid) FROM pg_proc WHERE oid IN ({})",
-        names.replace("count(*)", "oid")
-    );
-    let before = database.psql(&oldest).await;
     drop(open(&url).await.expect("opens"));
-    assert_eq!(database.psql(&oldest).await, before);
+    let left = database
+        .psql(
+            "SELECT count(*), max(version), (SELECT count(*) FROM pg_proc WHERE proname = 'lh_apply_v1'), \
+             (SELECT count(*) FROM pg_proc WHERE proname = 'lh_apply_v20') \
+             FROM bounded.leasehold_functions WHERE starts_with(version, 'v')",
+        )
+        .await;
+    assert_eq!(left.trim(), "8|v8|1|0");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

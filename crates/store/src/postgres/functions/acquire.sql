@@ -5,17 +5,12 @@ BEGIN
     RETURN json_build_object('refused', json_build_object('cause', cause, 'key', k));
 END $$;
 
--- Somebody has it. The only refusal that a waiter waits through; see lh_is_held.
+-- Somebody has it: the only refusal that a waiter waits through.
 CREATE FUNCTION lh_refuse_held(l leases, n bigint) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
     RETURN lh_refuse(l.key, json_build_object('cause', 'held',
         'holder', lh_holder_json(l.runner_id, l.incarnation), 'token', l.token,
         'left_ms', greatest(l.expires_ms + l.withheld_ms - n, 0), 'labels', l.labels));
-END $$;
-
-CREATE FUNCTION lh_is_held(answer text) RETURNS boolean LANGUAGE plpgsql IMMUTABLE AS $$
-BEGIN
-    RETURN answer LIKE '{"refused" : {"cause" : {"cause" : "held"%';
 END $$;
 
 CREATE FUNCTION lh_waited(k text) RETURNS boolean LANGUAGE plpgsql AS $$
@@ -86,7 +81,9 @@ BEGIN
     RETURN '{"granted":{"fresh":' || fresh || ',"leases":[' || leases || ']}}';
 END $$;
 
-CREATE FUNCTION lh_decide_all(r jsonb, n bigint) RETURNS text LANGUAGE plpgsql AS $$
+-- Whether it is refused because somebody has it (`held`), and the answer.
+CREATE FUNCTION lh_decide_all(r jsonb, n bigint, OUT held boolean, OUT answer text)
+LANGUAGE plpgsql AS $$
 DECLARE
     keys jsonb := r -> 'want' -> 'all';
     last_key integer := jsonb_array_length(keys) - 1;
@@ -102,6 +99,7 @@ DECLARE
     new integer := 0;
     answers text := '';
 BEGIN
+    held := false;
     FOR i IN 0 .. last_key LOOP
         k := keys ->> i;
         l := lh_find(k, n);
@@ -109,19 +107,23 @@ BEGIN
         next_token := 0;
         IF footing <> 'own' THEN
             IF footing = 'held' AND r ->> 'force' IS NULL THEN
-                RETURN lh_refuse_held(l, n);
+                held := true;
+                answer := lh_refuse_held(l, n);
+                RETURN;
             END IF;
             new := new + 1;
             next_token := lh_token_after(coalesce(l.token, lh_last_token(k)), n);
             IF next_token IS NULL THEN
-                RETURN lh_refuse(k, '{"cause":"tokens_exhausted"}');
+                answer := lh_refuse(k, '{"cause":"tokens_exhausted"}');
+                RETURN;
             END IF;
         END IF;
         footings[i] := footing;
         tokens[i] := next_token;
     END LOOP;
     IF lh_over_limit(r, new, keys ->> 0, n) THEN
-        RETURN lh_refuse(keys ->> 0, json_build_object('cause', 'limit', 'limit', r -> 'limit'));
+        answer := lh_refuse(keys ->> 0, json_build_object('cause', 'limit', 'limit', r -> 'limit'));
+        RETURN;
     END IF;
     FOR i IN 0 .. last_key LOOP
         k := keys ->> i;
@@ -132,10 +134,11 @@ BEGIN
         END IF;
         answers := answers || CASE WHEN i > 0 THEN ',' ELSE '' END || lh_lease_json(l)::text;
     END LOOP;
-    RETURN lh_granted(answers, new > 0);
+    answer := lh_granted(answers, new > 0);
 END $$;
 
-CREATE FUNCTION lh_decide_any(r jsonb, n bigint) RETURNS text LANGUAGE plpgsql AS $$
+CREATE FUNCTION lh_decide_any(r jsonb, n bigint, OUT held boolean, OUT answer text)
+LANGUAGE plpgsql AS $$
 DECLARE
     keys jsonb := r -> 'want' -> 'any';
     name text := r -> 'holder' ->> 'name';
@@ -147,25 +150,29 @@ DECLARE
     footing text;
     next_token bigint;
 BEGIN
+    held := false;
     -- A request whose answer was lost has its slot already.
     IF request_id IS NOT NULL THEN
         FOR k IN
             SELECT slot FROM jsonb_array_elements_text(keys) WITH ORDINALITY AS pool (slot, place)
-            JOIN leases ON key = slot AND status = 'active'
-            WHERE runner_id = name AND incarnation = inc AND labels ->> 'request' = request_id
+            WHERE (SELECT lease_id FROM leases WHERE key = slot AND status = 'active'
+                AND runner_id = name AND incarnation = inc
+                AND labels ->> 'request' = request_id) IS NOT NULL
             ORDER BY place
         LOOP
             l := lh_find(k, n);
             IF lh_footing(l, name, inc, tenant, n) = 'own' THEN
-                RETURN lh_granted(lh_lease_json(lh_extend(l, n, (r ->> 'ttl')::bigint, NULL))::text, false);
+                answer := lh_granted(
+                    lh_lease_json(lh_extend(l, n, (r ->> 'ttl')::bigint, NULL))::text, false);
+                RETURN;
             END IF;
         END LOOP;
     END IF;
     -- Whatever has a live lease is passed over in one statement: hundreds may ask for hundreds of slots.
     FOR k IN
         SELECT slot FROM jsonb_array_elements_text(keys) WITH ORDINALITY AS pool (slot, place)
-        WHERE NOT EXISTS (SELECT FROM leases
-            WHERE key = slot AND status = 'active' AND expires_ms + withheld_ms > n)
+        WHERE (SELECT lease_id FROM leases
+            WHERE key = slot AND status = 'active' AND expires_ms + withheld_ms > n) IS NULL
         ORDER BY place
     LOOP
         l := lh_find(k, n);
@@ -173,24 +180,30 @@ BEGIN
         IF footing = 'free' OR footing = 'lapsed' THEN
             next_token := lh_token_after(coalesce(l.token, lh_last_token(k)), n);
             IF next_token IS NULL THEN
-                RETURN lh_refuse(k, '{"cause":"tokens_exhausted"}');
+                answer := lh_refuse(k, '{"cause":"tokens_exhausted"}');
+                RETURN;
             END IF;
             IF lh_over_limit(r, 1, keys ->> 0, n) THEN
-                RETURN lh_refuse(k, json_build_object('cause', 'limit', 'limit', r -> 'limit'));
+                answer := lh_refuse(k, json_build_object('cause', 'limit', 'limit', r -> 'limit'));
+                RETURN;
             END IF;
-            RETURN lh_granted(lh_lease_json(lh_take(k, next_token, footing, r, n))::text, true);
+            answer := lh_granted(lh_lease_json(lh_take(k, next_token, footing, r, n))::text, true);
+            RETURN;
         END IF;
     END LOOP;
-    RETURN lh_refuse_held(lh_find(keys ->> 0, n), n);
+    held := true;
+    answer := lh_refuse_held(lh_find(keys ->> 0, n), n);
 END $$;
 
 -- Grants or refuses now, without waiting. A refusal changes nothing.
-CREATE FUNCTION lh_decide(r jsonb, n bigint) RETURNS text LANGUAGE plpgsql AS $$
+CREATE FUNCTION lh_decide(r jsonb, n bigint, OUT held boolean, OUT answer text)
+LANGUAGE plpgsql AS $$
 BEGIN
     IF r -> 'want' ? 'any' THEN
-        RETURN lh_decide_any(r, n);
+        SELECT a.held, a.answer INTO held, answer FROM lh_decide_any(r, n) a;
+    ELSE
+        SELECT a.held, a.answer INTO held, answer FROM lh_decide_all(r, n) a;
     END IF;
-    RETURN lh_decide_all(r, n);
 END $$;
 
 -- The keys of a request, in order.
@@ -211,16 +224,18 @@ BEGIN
     END IF;
 END $$;
 
+-- Grants, refuses, or lets wait: NULL, and the ticket is the last one.
 CREATE FUNCTION lh_acquire(r jsonb, n bigint) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     keys jsonb := lh_keys(r);
     last_key integer := jsonb_array_length(keys) - 1;
+    is_held boolean;
     answered text;
     t bigint;
 BEGIN
     PERFORM lh_settle_waited(keys, n);
-    answered := lh_decide(r, n);
-    IF (r ->> 'wait_ms')::bigint = 0 OR NOT lh_is_held(answered) THEN
+    SELECT held, answer INTO is_held, answered FROM lh_decide(r, n);
+    IF (r ->> 'wait_ms')::bigint = 0 OR NOT is_held THEN
         RETURN answered;
     END IF;
     FOR i IN 0 .. last_key LOOP
@@ -235,5 +250,5 @@ BEGIN
     VALUES (t, current_setting('leasehold.replica'), r -> 'holder' ->> 'name',
         r -> 'holder' ->> 'incarnation', r, n, n + (r ->> 'wait_ms')::bigint);
     INSERT INTO lease_waiter_keys (key, ticket) SELECT jsonb_array_elements_text(keys), t;
-    RETURN '{"waiting":' || t || '}';
+    RETURN NULL;
 END $$;

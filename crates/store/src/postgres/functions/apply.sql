@@ -35,11 +35,12 @@ BEGIN
 END $$;
 
 -- Decides a batch. Rows: first the clock (item -1: time and revision), then the outcomes in the order
--- of the commands, then (item -2) the answers for waits of this replica, which are gone with this.
+-- of the commands, then (item -2) the answers for waits of this replica, which are gone with this. An
+-- outcome is JSON; without one, the command waits, and the number is its ticket.
 --
--- `acquires` and `releases` are the places of commands that look usual, each about one key and no two about the same:
--- they were sent by different callers at the same time, so their order is ours to choose. A usual
--- grant is answered with its token and revision alone: the asker knows the rest.
+-- `acquires` and `releases` are the places of commands for the fast path, each about one key and no two
+-- about the same: they were sent by different callers at the same time, so their order is ours to choose.
+-- A grant of the fast path is a number, its token, and its revision: the asker knows the rest.
 CREATE FUNCTION lh_apply(me text, waiting boolean, watching boolean, renewals text, commands jsonb,
     acquires integer[], releases integer[])
 RETURNS TABLE (item integer, number bigint, body text) LANGUAGE plpgsql AS $$
@@ -52,6 +53,7 @@ DECLARE
     tokens bigint[];
     earliest bigint;
     outcomes text[] := '{}';
+    numbers bigint[] := '{}';
     one_by_one boolean := false;
     letters text := '';
 BEGIN
@@ -97,7 +99,8 @@ BEGIN
         INTO places, tokens, earliest FROM free;
         FOR i IN 1 .. coalesce(cardinality(places), 0) LOOP
             after.revision := after.revision + 1;
-            outcomes[places[i]] := tokens[i] || ' ' || after.revision;
+            outcomes[places[i]] := after.revision;
+            numbers[places[i]] := tokens[i];
         END LOOP;
         after.timer_ms := least(after.timer_ms, earliest);
     END IF;
@@ -145,6 +148,9 @@ BEGIN
                     set_config('leasehold.notify', '', true);
             END IF;
             outcomes[i] := lh_command(commands -> i, n);
+            IF outcomes[i] IS NULL THEN
+                numbers[i] := current_setting('leasehold.ticket')::bigint;
+            END IF;
         END IF;
     END LOOP;
     IF one_by_one THEN
@@ -175,7 +181,7 @@ BEGIN
     item := -1; number := n; body := after.revision;
     RETURN NEXT;
     FOR i IN 0 .. last_item LOOP
-        item := i; body := outcomes[i];
+        item := i; number := numbers[i]; body := outcomes[i];
         RETURN NEXT;
     END LOOP;
     IF waiting THEN

@@ -55,7 +55,7 @@ BEGIN
     END LOOP;
     IF jsonb_typeof(r -> 'acquire') = 'object' THEN
         PERFORM lh_settle_waited(lh_keys(r -> 'acquire'), n);
-        answered := lh_decide(r -> 'acquire', n);
+        SELECT answer INTO answered FROM lh_decide(r -> 'acquire', n);
         IF answered::json -> 'refused' IS NOT NULL THEN
             RETURN json_build_object('Refused', answered::json -> 'refused');
         END IF;

@@ -25,6 +25,7 @@ END $$;
 CREATE FUNCTION lh_serve(k text, n bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     w lease_waiters;
+    is_held boolean;
     answered text;
 BEGIN
     IF current_setting('leasehold.waiters') = '0' THEN
@@ -38,8 +39,8 @@ BEGIN
         ORDER BY queue.ticket
     LOOP
         EXIT WHEN EXISTS (SELECT FROM leases WHERE key = k AND status = 'active');
-        answered := lh_decide(w.request, n);
-        IF NOT lh_is_held(answered) THEN
+        SELECT held, answer INTO is_held, answered FROM lh_decide(w.request, n);
+        IF NOT is_held THEN
             PERFORM lh_answer(w, answered);
         END IF;
     END LOOP;
@@ -77,7 +78,7 @@ BEGIN
         RETURN;
     END IF;
     DELETE FROM lease_waiter_keys WHERE ticket = w.ticket;
-    PERFORM lh_answer(w, lh_decide(w.request, n));
+    PERFORM lh_answer(w, (SELECT answer FROM lh_decide(w.request, n)));
 END $$;
 
 -- Expires a lease, and serves whoever waits.
@@ -140,7 +141,7 @@ BEGIN
         SELECT DISTINCT queue.key FROM lease_waiter_keys queue
         JOIN lease_waiters waiting ON waiting.ticket = queue.ticket
         WHERE (mine IS NULL OR waiting.replica = mine)
-            AND NOT EXISTS (SELECT FROM leases WHERE leases.key = queue.key AND status = 'active')
+            AND (SELECT lease_id FROM leases WHERE leases.key = queue.key AND status = 'active') IS NULL
     LOOP
         PERFORM lh_serve(k, n);
     END LOOP;
