@@ -95,12 +95,14 @@ bench-quick: ## the same, short: about three minutes after the build
 	cargo build --release -p leasehold -p leasehold-bench
 	target/release/compare --length quick
 
-bench-parts: ## what single parts cost: engine and start-up, assignment, control plane, sessions, floods, fan-out, polling
+bench-parts: ## what single parts cost: engine and start-up, assignment, control plane, managers, sessions, floods, fan-out, polling
 	@scripts/setup test
 	cargo build --release -p leasehold -p leasehold-bench
 	cargo run --release -p leasehold-bench --bin embedded
 	cargo run --release -p leasehold-bench --bin rendezvous
 	cargo run --release -p leasehold-bench --bin control
+	cargo run --release -p leasehold-bench --bin heartbeat
+	cargo run --release -p leasehold-bench --bin manager
 	cargo run --release -p leasehold-bench --bin sessions
 	cargo run --release -p leasehold-bench --bin floods
 	cargo run --release -p leasehold-bench --bin fanout

@@ -1,4 +1,7 @@
-//! Tests with real processes and real services; they live in `tests/`.
+//! What tests with real processes and real services share; the tests live in `tests/`, and measurements of
+//! the same things in `bench`.
 
+pub mod cli_support;
 pub mod sink;
+pub mod stage;
 pub mod target;

@@ -3,7 +3,6 @@
 mod backup;
 mod camera;
 mod cli;
-mod cli_support;
 mod control_plane;
 mod demo;
 mod doctor;
@@ -28,3 +27,5 @@ mod serve_outage;
 mod serve_tls;
 mod sessions;
 mod tour;
+
+use leasehold_blackbox::cli_support;

@@ -1,34 +1,21 @@
 //! Cameras go from one manager to another by hand-over (L18): the first goes on until the second is ready.
 
-use std::collections::BTreeMap;
-
 use leasehold_testkit::wait;
 use nix::sys::signal::Signal;
 use serde_json::json;
 
-use super::stage::{Line, Manager, Stage, contradictions};
+use super::stage::{Manager, Stage, contradictions, gaps, percentile, tokens_grow};
 use crate::cli_support::{SOON, boot_ms};
 
 /// What a camera may be without a processor, in ms, for 19 of 20 hand-overs. Worker processes in Python on
 /// a busy machine take their time.
 const GAP_MS: u64 = 1_000;
 
-/// The gap of each camera that changed its worker process, sorted; every change came with a larger token.
-pub fn gaps(by_camera: &BTreeMap<String, Vec<Line>>) -> Vec<u64> {
-    let mut gaps = Vec::new();
-    for pair in by_camera.values().flat_map(|lines| lines.windows(2)) {
-        if pair[0].pid() != pair[1].pid() {
-            assert!(pair[1].token() > pair[0].token(), "{pair:?}");
-            gaps.push(pair[1].at() - pair[0].at());
-        }
-    }
-    gaps.sort_unstable();
-    gaps
-}
-
-pub fn p95(gaps: &[u64]) -> u64 {
-    let place = (gaps.len() * 95).div_ceil(100).saturating_sub(1);
-    gaps.get(place).copied().unwrap_or(u64::MAX)
+/// The gap of each camera that changed its worker process, sorted.
+fn moved(stage: &Stage, since: u64) -> Vec<u64> {
+    let lines = stage.since(since);
+    assert!(tokens_grow(&lines), "{lines:?}");
+    gaps(&lines)
 }
 
 async fn registered(manager: &Manager) {
@@ -39,16 +26,16 @@ async fn registered(manager: &Manager) {
 }
 
 /// Every change of hands was a hand-over: no camera was free in between, and the gaps are short.
-async fn handed_over(stage: &Stage, since: u64, moved: usize) {
-    let gaps = gaps(&stage.since(since));
+async fn handed_over(stage: &Stage, since: u64, cameras: usize) {
+    let gaps = moved(stage, since);
     println!("gap of each camera in ms: {gaps:?}");
-    assert_eq!(gaps.len(), moved);
-    assert!(p95(&gaps) <= GAP_MS, "{gaps:?}");
+    assert_eq!(gaps.len(), cameras);
+    assert!(percentile(&gaps, 95) <= GAP_MS, "{gaps:?}");
     assert_eq!(contradictions(&stage.lines()), Vec::<String>::new());
     let path = "/events/?kind=camera&type=handoff_prepared&limit=1000";
     let (_, events) = stage.call("GET", path, None).await;
     let prepared = events["events"].as_array().map_or(0, Vec::len);
-    assert_eq!(prepared, moved, "{events}");
+    assert_eq!(prepared, cameras, "{events}");
 }
 
 #[tokio::test]
@@ -67,10 +54,10 @@ async fn a_drain_hands_every_camera_over() {
     assert_eq!(status, 200);
     stage.holds("m2", 8).await;
     stage.working(8, boot_ms()).await;
-    let drained = gaps(&stage.since(since));
+    let drained = moved(&stage, since);
     println!("gap of each drained camera in ms: {drained:?}");
     assert_eq!(drained.len(), 4);
-    assert!(p95(&drained) <= GAP_MS, "{drained:?}");
+    assert!(percentile(&drained, 95) <= GAP_MS, "{drained:?}");
     handed_over(&stage, 0, 8).await;
 }
 
@@ -107,10 +94,10 @@ async fn a_successor_that_dies_before_it_is_ready_costs_nothing() {
     let _three = stage.manager("m3", json!({})).await;
     stage.holds("m3", 3).await;
     stage.working(3, boot_ms()).await;
-    let gaps = gaps(&stage.since(since));
+    let gaps = moved(&stage, since);
     println!("gap of each camera in ms: {gaps:?}");
     assert_eq!(gaps.len(), 3, "from the first to the third");
-    assert!(p95(&gaps) <= GAP_MS, "{gaps:?}");
+    assert!(percentile(&gaps, 95) <= GAP_MS, "{gaps:?}");
     assert_eq!(contradictions(&stage.lines()), Vec::<String>::new());
 }
 
@@ -131,7 +118,7 @@ async fn a_successor_that_dies_after_it_was_ready_is_followed_by_another() {
     let _three = stage.manager("m3", json!({})).await;
     stage.holds("m3", 1).await;
     stage.working(1, boot_ms()).await;
-    let gaps = gaps(&stage.since(since));
+    let gaps = moved(&stage, since);
     println!("gap in ms: {gaps:?}");
     // The time that the dead one had to confirm, and the way to the third.
     assert!(gaps.last().is_some_and(|gap| *gap < 8_000), "{gaps:?}");
@@ -158,7 +145,7 @@ async fn a_predecessor_that_dies_in_the_middle_is_followed_immediately() {
         one.child.signal(Signal::SIGKILL);
         stage.holds("m2", 1).await;
         stage.working(1, boot_ms()).await;
-        let gaps = gaps(&stage.since(since));
+        let gaps = moved(&stage, since);
         println!("gap in ms: {gaps:?}");
         assert_eq!(gaps.len(), 1);
         assert!(gaps[0] < 5_000, "{gaps:?}");

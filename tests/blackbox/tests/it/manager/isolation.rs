@@ -5,7 +5,7 @@
 use leasehold_testkit::{Proxy, length::Length, wait};
 use serde_json::json;
 
-use super::stage::{Line, Manager, Stage};
+use super::stage::{Line, Manager, Stage, stale};
 use crate::cli_support::{SOON, boot_ms};
 
 const CAMERAS: usize = 4;
@@ -37,20 +37,6 @@ async fn cut_off(policy: &str, grace_seconds: u64) -> Cut {
         one,
         _two: two,
     }
-}
-
-/// Lines under an older token than one of the same camera that was published before.
-fn stale(lines: &[Line]) -> usize {
-    let mut newest = std::collections::BTreeMap::new();
-    let mut sorted: Vec<&Line> = lines.iter().filter(|it| it.camera().is_some()).collect();
-    sorted.sort_by_key(|it| it.at());
-    let mut stale = 0;
-    for line in sorted {
-        let newest = newest.entry(line.camera()).or_insert(0);
-        stale += usize::from(line.token() < *newest);
-        *newest = line.token().max(*newest);
-    }
-    stale
 }
 
 async fn runs_nothing(one: &Manager) {

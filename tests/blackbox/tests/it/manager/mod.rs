@@ -11,5 +11,6 @@ mod isolation;
 mod others;
 mod outage;
 mod spread;
-mod stage;
 mod versions;
+
+use leasehold_blackbox::stage;

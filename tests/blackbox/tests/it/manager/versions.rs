@@ -5,7 +5,7 @@ use leasehold_testkit::wait;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use super::stage::{Stage, contradictions};
+use super::stage::{Stage, contradictions, gaps, percentile};
 use crate::cli_support::{SOON, boot_ms};
 
 const GROUP: &str = "/deployments/t/s/default/";
@@ -23,19 +23,6 @@ async fn reaches(stage: &Stage, state: &str) -> Value {
     })
     .await;
     deployment(stage).await
-}
-
-/// The pause of each camera between the last line of one version and the first of the other, sorted.
-fn gaps(stage: &Stage, since: u64) -> Vec<u64> {
-    let mut gaps: Vec<u64> = stage
-        .since(since)
-        .values()
-        .flat_map(|lines| lines.windows(2))
-        .filter(|pair| pair[0].0["version"] != pair[1].0["version"])
-        .map(|pair| pair[1].at() - pair[0].at())
-        .collect();
-    gaps.sort_unstable();
-    gaps
 }
 
 fn green(changes: &Value) -> Value {
@@ -73,10 +60,10 @@ async fn all_cameras_go_over_step_by_step_without_overlap() {
     assert_eq!(shifts.count(), 3, "three, three and two");
     stage.holds("green", 8).await;
     stage.working(8, boot_ms()).await;
-    let gaps = gaps(&stage, since);
+    let gaps = gaps(&stage.since(since));
     println!("gap of each camera in ms: {gaps:?}");
     assert_eq!(gaps.len(), 8, "each went over once");
-    assert!(super::handover::p95(&gaps) <= 1_000, "{gaps:?}");
+    assert!(percentile(&gaps, 95) <= 1_000, "{gaps:?}");
     assert_eq!(contradictions(&stage.lines()), Vec::<String>::new());
 
     // Nothing goes back by itself, and everything does when it is ordered.

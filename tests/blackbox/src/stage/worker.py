@@ -1,5 +1,5 @@
 """A small worker that follows the contract. Writes a JSON line per camera and tick to $PUBLISHED:
-time, worker, camera, token. Misbehaves as $MISBEHAVE says."""
+time, worker, camera, token. A tick takes $TICK seconds. Misbehaves as $MISBEHAVE says."""
 
 import json
 import os
@@ -14,6 +14,7 @@ published = os.environ["PUBLISHED"]
 behave = os.environ.get("MISBEHAVE", "")
 name = os.environ["LEASEHOLD_WORKER_ID"]
 version = os.environ.get("VERSION", "1")
+tick = float(os.environ.get("TICK", "0.02"))
 config = sys.argv[sys.argv.index("--config") + 1]
 
 if behave == "crash":
@@ -55,7 +56,7 @@ def work():
             for camera, it in cameras.items():
                 if it["publish"]:
                     write(camera=camera, token=it["token"])
-        time.sleep(0.02)
+        time.sleep(tick)
 
 
 class Handler(BaseHTTPRequestHandler):

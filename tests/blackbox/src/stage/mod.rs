@@ -1,13 +1,15 @@
 //! A control plane, managers with a small worker in Python, and what the workers published.
 
+mod published;
+
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     fs,
     net::SocketAddr,
     path::{Path, PathBuf},
 };
 
-use leasehold_testkit::{Child, Dir, port, wait};
+use leasehold_testkit::{Child, Dir, Namespace, port, wait};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -15,64 +17,58 @@ use nix::{
 use serde_json::{Value, json};
 
 use crate::cli_support::{SOON, Server, plain};
-
-/// One line that a worker wrote.
-#[derive(Clone, Debug)]
-pub struct Line(pub Value);
-
-impl Line {
-    pub fn at(&self) -> u64 {
-        self.0["at"].as_u64().expect("every line has its time")
-    }
-
-    pub fn camera(&self) -> Option<&str> {
-        self.0["camera"].as_str()
-    }
-
-    pub fn token(&self) -> u64 {
-        self.0["token"].as_u64().unwrap_or(0)
-    }
-
-    pub fn worker(&self) -> &str {
-        self.0["worker"].as_str().unwrap_or_default()
-    }
-
-    pub fn pid(&self) -> i32 {
-        let pid = self.0["pid"].as_i64().expect("every line has its process");
-        i32::try_from(pid).expect("a process id")
-    }
-}
+use published::Published;
+pub use published::{
+    Line, changes, contradictions, gaps, longest_gap, longest_gaps, overlaps, percentile, stale,
+    tokens_grow,
+};
 
 /// A control plane with cameras, and a file that workers write to.
+#[derive(Debug)]
 pub struct Stage {
+    /// The control plane.
     pub server: Server,
+    /// What belongs to managers and workers.
     pub dir: Dir,
+    published: Published,
     http: reqwest::Client,
     token: String,
 }
 
 /// A manager process.
+#[derive(Debug)]
 pub struct Manager {
+    /// The process.
     pub child: Child,
+    /// Where its HTTP surface is.
     pub url: String,
+    /// Its configuration.
     pub file: PathBuf,
+    /// Where its workers' files are.
     pub state_dir: PathBuf,
     http: reqwest::Client,
 }
 
 impl Stage {
+    /// A server on a store of its own, with so many cameras.
     pub async fn start(cameras: usize) -> Self {
         Self::start_with(cameras, &[]).await
     }
 
     /// With further arguments of the server.
     pub async fn start_with(cameras: usize, arguments: &[&str]) -> Self {
-        let server = Server::start_with(arguments).await;
+        Self::around(Server::start_with(arguments).await, cameras).await
+    }
+
+    /// Around a server that runs.
+    pub async fn around(server: Server, cameras: usize) -> Self {
         let token =
             fs::read_to_string(server.data().join("admin.token")).expect("a token was made");
+        let dir = Dir::new("manager");
         let stage = Self {
             server,
-            dir: Dir::new("manager"),
+            published: Published::new(dir.join("published.jsonl")),
+            dir,
             http: reqwest::Client::new(),
             token: token.trim().to_owned(),
         };
@@ -82,10 +78,12 @@ impl Stage {
         stage
     }
 
+    /// Where the control plane is.
     pub fn url(&self) -> String {
         format!("http://{}", self.server.address)
     }
 
+    /// Asks the control plane: the status and the body.
     pub async fn call(&self, method: &str, path: &str, body: Option<Value>) -> (u16, Value) {
         let method = method.parse().expect("a method");
         let mut request = self
@@ -101,6 +99,7 @@ impl Stage {
         (status, response.json().await.unwrap_or(Value::Null))
     }
 
+    /// Adds the camera of this number.
     pub async fn add_camera(&self, n: usize) {
         let body = json!({"camera_uuid": camera(n), "rtsp_url": format!("rtsp://joe:hush@camera.local/{n}")});
         let (status, problem) = self
@@ -122,31 +121,25 @@ impl Stage {
             .collect()
     }
 
-    /// Where workers write.
-    pub fn published(&self) -> PathBuf {
-        self.dir.join("published.jsonl")
-    }
-
     /// What workers wrote so far.
     pub fn lines(&self) -> Vec<Line> {
-        let text = fs::read_to_string(self.published()).unwrap_or_default();
-        let lines = text
-            .lines()
-            .filter_map(|line| serde_json::from_str(line).ok());
-        lines.map(Line).collect()
+        self.published.with(<[Line]>::to_vec)
     }
 
     /// What was published after this moment, by camera.
     pub fn since(&self, at: u64) -> BTreeMap<String, Vec<Line>> {
-        let mut by_camera: BTreeMap<String, Vec<Line>> = BTreeMap::new();
-        for line in self.lines() {
-            if line.at() > at
-                && let Some(camera) = line.camera()
-            {
-                by_camera.entry(camera.to_owned()).or_default().push(line);
+        self.published.with(|lines| {
+            let mut by_camera: BTreeMap<String, Vec<Line>> = BTreeMap::new();
+            for line in lines.iter().filter(|it| it.at() > at) {
+                if let Some(camera) = line.camera() {
+                    by_camera
+                        .entry(camera.to_owned())
+                        .or_default()
+                        .push(line.clone());
+                }
             }
-        }
-        by_camera
+            by_camera
+        })
     }
 
     /// Waits until so many cameras were published after this moment.
@@ -167,7 +160,7 @@ impl Stage {
 
     /// The file of a manager, with what a test changes on top.
     pub fn settings(&self, runner: &str, listen: u16, changes: &Value) -> Value {
-        let worker = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/manager/worker.py");
+        let worker = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/stage/worker.py");
         let mut settings = json!({
             "control_plane_url": self.url(),
             "api_key_file": self.server.data().join("admin.token"),
@@ -184,7 +177,7 @@ impl Stage {
             "state_dir": self.dir.join(format!("state-{runner}")),
             "worker": {
                 "command": ["python3", worker],
-                "environment": {"PUBLISHED": self.published()},
+                "environment": {"PUBLISHED": self.published.file},
                 "drain_grace_seconds": 5,
                 "health_interval_seconds": 1,
                 "start_grace_seconds": 10,
@@ -196,14 +189,26 @@ impl Stage {
 
     /// Starts a manager.
     pub async fn manager(&self, runner: &str, changes: Value) -> Manager {
+        self.manager_in(None, runner, changes).await
+    }
+
+    /// Starts a manager in a network of its own.
+    pub async fn manager_in(
+        &self,
+        network: Option<&Namespace>,
+        runner: &str,
+        changes: Value,
+    ) -> Manager {
         let listen = port::free();
         let settings = self.settings(runner, listen, &changes);
         let file = self.dir.join(format!("{runner}.yaml"));
         // JSON is YAML.
         fs::write(&file, settings.to_string()).expect("the folder is ours");
-        let mut child = plain(&["manager", "--log", "info", "--config"])
-            .arg(&file)
-            .spawn();
+        let mut program = plain(&["manager", "--log", "info", "--config"]).arg(&file);
+        if let Some(network) = network {
+            program = program.in_namespace(network);
+        }
+        let mut child = program.spawn();
         child.wait_for_line("serves http", SOON).await;
         Manager {
             child,
@@ -229,6 +234,7 @@ impl Stage {
 }
 
 impl Manager {
+    /// What it answers at a path; nothing when it does not answer.
     pub async fn get(&self, path: &str) -> Value {
         let request = self.http.get(format!("{}{path}", self.url)).timeout(SOON);
         let answer = request.send().await;
@@ -256,6 +262,7 @@ impl Manager {
     }
 }
 
+/// The name of the camera of this number.
 pub fn camera(n: usize) -> String {
     format!("cam-{n:03}")
 }
@@ -275,6 +282,7 @@ fn merge(into: &mut Value, changes: &Value) {
     }
 }
 
+/// Whether a process runs.
 pub fn is_alive(pid: i32) -> bool {
     let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else {
         return false;
@@ -284,44 +292,7 @@ pub fn is_alive(pid: i32) -> bool {
         .is_some_and(|(_, rest)| rest.starts_with(['Z', 'X']))
 }
 
+/// Kills a process that runs.
 pub fn kill9(pid: i32) {
     kill(Pid::from_raw(pid), Signal::SIGKILL).expect("it runs");
-}
-
-/// What contradicts that each camera was processed by one worker at a time: a token that came back, or
-/// two processes that published under the same token at the same time.
-pub fn contradictions(lines: &[Line]) -> Vec<String> {
-    let mut newest: BTreeMap<&str, &Line> = BTreeMap::new();
-    let mut gone: BTreeSet<(String, i32)> = BTreeSet::new();
-    let mut found = Vec::new();
-    let mut sorted: Vec<&Line> = lines.iter().filter(|it| it.camera().is_some()).collect();
-    sorted.sort_by_key(|it| it.at());
-    for line in sorted {
-        let camera = line.camera().unwrap_or_default();
-        if let Some(before) = newest.get(camera) {
-            if line.token() < before.token() {
-                found.push(format!("stale: {line:?} after {before:?}"));
-            }
-            if line.pid() != before.pid() {
-                gone.insert((camera.to_owned(), before.pid()));
-            }
-        }
-        if gone.contains(&(camera.to_owned(), line.pid())) {
-            found.push(format!(
-                "published again after another worker did: {line:?}"
-            ));
-        }
-        newest.insert(camera, line);
-    }
-    found
-}
-
-/// The longest pause of any camera, in milliseconds.
-pub fn longest_gap(by_camera: &BTreeMap<String, Vec<Line>>) -> u64 {
-    let gaps = by_camera.values().flat_map(|lines| {
-        lines
-            .windows(2)
-            .map(|pair| pair[1].at().saturating_sub(pair[0].at()))
-    });
-    gaps.max().unwrap_or(u64::MAX)
 }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use leasehold_client::{Client, Options};
-use leasehold_testkit::{Binary, Child, Dir, Program, port, wait};
+use leasehold_testkit::{Binary, Child, Dir, Namespace, Program, port, wait};
 use nix::time::{ClockId, clock_gettime};
 
 /// Long enough for anything on a busy machine.
@@ -22,9 +22,13 @@ pub fn boot_ms() -> u64 {
 }
 
 /// A server in a folder of its own.
+#[derive(Debug)]
 pub struct Server {
+    /// Its own folder.
     pub dir: Dir,
+    /// Where it listens.
     pub address: SocketAddr,
+    /// Its process.
     pub child: Child,
 }
 
@@ -39,6 +43,19 @@ impl Server {
         let dir = Dir::new("serve");
         let address = SocketAddr::from(([127, 0, 0, 1], port::free()));
         let child = spawn(&dir.join("data"), address, arguments).await;
+        Self {
+            dir,
+            address,
+            child,
+        }
+    }
+
+    /// Starts one in a network of its own, for whoever reaches it there.
+    pub async fn start_in(network: &Namespace) -> Self {
+        let dir = Dir::new("serve");
+        let address = SocketAddr::from((network.address(), port::free()));
+        let program = server(&dir.join("data"), address, &["--insecure-listen"]);
+        let child = listening(program.in_namespace(network)).await;
         Self {
             dir,
             address,
@@ -107,11 +124,18 @@ pub fn plain(arguments: &[&str]) -> Program {
 }
 
 async fn spawn(data: &Path, address: SocketAddr, arguments: &[&str]) -> Child {
-    let mut child = plain(&["serve", "--log", "warn"])
+    listening(server(data, address, arguments)).await
+}
+
+fn server(data: &Path, address: SocketAddr, arguments: &[&str]) -> Program {
+    plain(&["serve", "--log", "warn"])
         .args(["--listen", &address.to_string(), "--data-dir"])
         .arg(data)
         .args(arguments.iter().copied())
-        .spawn();
+}
+
+async fn listening(server: Program) -> Child {
+    let mut child = server.spawn();
     child.wait_for_line("listening on", SOON).await;
     child
 }
@@ -119,8 +143,11 @@ async fn spawn(data: &Path, address: SocketAddr, arguments: &[&str]) -> Child {
 /// What a verb came to.
 #[derive(Debug)]
 pub struct Ran {
+    /// The exit code; 128 and the signal for a program that a signal ended.
     pub code: i32,
+    /// What it wrote to standard output.
     pub stdout: String,
+    /// What it wrote to standard error.
     pub stderr: String,
 }
 
@@ -156,7 +183,9 @@ fn home() -> PathBuf {
 /// One line of a program that wrote down when it ran.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Wrote {
+    /// The fencing token that it had.
     pub token: u64,
+    /// When, on the clock of deadlines.
     pub at_ms: u64,
 }
 
