@@ -8,8 +8,8 @@ use std::sync::{
 };
 
 use lease::{
-    Authority as _, BootMillis, Event, EventKind, HandoffStage, HandoffState, HandoffStep, Holder,
-    Key, LeaseRef, registry::CAMERA,
+    Authority as _, BootMillis, Error, Event, EventKind, HandoffStage, HandoffState, HandoffStep,
+    Holder, Key, LeaseRef, registry::CAMERA,
 };
 use leasehold_api::GiveUp;
 use tokio::sync::Notify;
@@ -145,9 +145,16 @@ async fn give(
             Ok(HandoffState::Lost(_)) => return Given::Kept,
             Ok(HandoffState::Moved(_) | HandoffState::Void) => return Given::NoAnswer,
             Err(error) if error.is_retryable() => {}
-            Err(error) => {
+            Err(error @ (Error::Unsupported(_) | Error::Denied(_))) => {
                 tracing::debug!(camera, %error, "the control plane hands nothing over");
                 return Given::NoAnswer;
+            }
+            // The next one may not have it, or not any more: the next heartbeat names another.
+            Err(error) => {
+                tracing::debug!(camera, %error, "offer refused");
+                cancel(core, &lease.key).await;
+                core.sleep_ms(LOOK_AGAIN_MS).await;
+                return Given::Kept;
             }
         }
         let over = core.now() >= deadline;

@@ -26,7 +26,7 @@ use crate::{
     App, Reject,
     auth::{Area, Caller, Level},
     query::MAX_PAGE,
-    registry::secrets,
+    registry::{self, secrets},
 };
 
 /// How many keys are looked at simultaneously when a tenant's caller checks tokens.
@@ -186,6 +186,12 @@ pub(crate) async fn handoff(
         if !live.is_some_and(|lease| caller.sees(lease.labels.tenant())) {
             return Err(Reject::no_lease());
         }
+    }
+    if let HandoffStep::Offer {
+        lease, successor, ..
+    } = &step
+    {
+        registry::admission::successor(app, &lease.key, successor).await?;
     }
     let call = app.authority().handoff(step);
     measured(app, "handoff", |_| "stepped", call).await

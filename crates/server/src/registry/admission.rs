@@ -2,8 +2,8 @@
 //! current, and how much the runner may have. All of it still holds at the moment of the grant.
 
 use lease::{
-    Acquire, Acquired, Cause, Labels,
-    registry::{Asked, Camera, Denied, RUNNER, Runner, RunnerStatus, admit},
+    Acquire, Acquired, Cause, Holder, Key, Labels,
+    registry::{Asked, CAMERA, Camera, Denied, RUNNER, Runner, RunnerStatus, admit},
 };
 use leasehold_api::{AcquireRequest, Code};
 
@@ -60,10 +60,7 @@ pub(crate) async fn acquire(
             Some(Acquired::Refused(refusal))
                 if !takes_new && matches!(refusal.cause, Cause::Limit { .. }) =>
             {
-                return Err(Reject::new(
-                    Code::RunnerAtCapacity,
-                    format!("the runner is {}", runners::word(runner.value.status)),
-                ));
+                return Err(takes_nothing(&runner.value));
             }
             Some(acquired) => return Ok(acquired),
             // The camera or the runner changed between the look and the grant: look again.
@@ -71,6 +68,38 @@ pub(crate) async fn acquire(
         }
     }
     Err(store::contended())
+}
+
+/// Whether a runner may be offered what another one holds: a camera goes only to a runner that could be
+/// granted it. Its capacity is its own to keep, since what it is offered it has already planned for.
+pub(crate) async fn successor(app: &App, key: &Key, successor: &Holder) -> Result<(), Reject> {
+    if key.kind() != CAMERA {
+        return Ok(());
+    }
+    let Some(place) = place_of(app.authority(), CAMERA, key.id()).await? else {
+        return Ok(());
+    };
+    let camera = store::load(app.authority(), place.value.key(CAMERA, key.id())?);
+    let (camera, runner) = tokio::join!(camera, runner(app, successor.name.as_str()));
+    let camera: Option<Found<Camera>> = camera?;
+    let Some(camera) = camera else {
+        return Ok(());
+    };
+    let runner = runner?.ok_or_else(runners::unknown)?;
+    let asked = Asked {
+        incarnation: Some(&successor.incarnation),
+        ..Asked::default()
+    };
+    let admitted = admit(&camera.value, &runner.value, asked).map_err(denied)?;
+    if admitted.limit == 0 {
+        return Err(takes_nothing(&runner.value));
+    }
+    Ok(())
+}
+
+fn takes_nothing(runner: &Runner) -> Reject {
+    let word = runners::word(runner.status);
+    Reject::new(Code::RunnerAtCapacity, format!("the runner is {word}"))
 }
 
 fn denied(denied: Denied) -> Reject {

@@ -352,6 +352,49 @@ async fn a_new_incarnation_waits_for_the_old_one_and_releases_its_leases() {
     );
 }
 
+async fn a_camera_is_offered_only_to_a_runner_that_could_be_granted_it() {
+    let server = start().await;
+    for (camera, runner) in [("cam-1", "run-1"), ("cam-2", "run-2")] {
+        server.camera("t", "s", camera).await;
+        server.runner("t", "s", runner, 4).await;
+        let (code, lease) = server.lease_camera(camera, runner).await;
+        assert_eq!(code, 200, "{lease}");
+    }
+    let held = async |camera: &str| -> lease::Lease {
+        let path = "/api/v1/authority/lease";
+        let key = json!(format!("camera:{camera}"));
+        let (code, lease) = server.call(ADMIN, "POST", path, key).await;
+        assert_eq!(code, 200, "{lease}");
+        serde_json::from_value(lease).unwrap()
+    };
+    let (first, second) = (held("cam-1").await, held("cam-2").await.holder);
+    let offered = async |to: &lease::Holder| {
+        let step = lease::HandoffStep::Offer {
+            lease: lease::LeaseRef::from(&first),
+            successor: to.clone(),
+            prepare_ms: 1_000,
+            drain_ms: 1_000,
+            confirm_ms: 1_000,
+        };
+        let path = "/api/v1/authority/handoff";
+        let (code, answer) = server.call(ADMIN, "POST", path, json!(step)).await;
+        (code.as_u16(), answer["code"].clone())
+    };
+    let nobody = lease::Holder::new("nobody", "1").unwrap();
+    assert_eq!(offered(&nobody).await, (404, json!("RUNNER_NOT_FOUND")));
+    let other = lease::Holder::new("run-2", "other").unwrap();
+    assert_eq!(offered(&other).await.1, json!("RUNNER_ALREADY_REGISTERED"));
+    for (order, code) in [
+        ("cordon", json!("RUNNER_AT_CAPACITY")),
+        ("uncordon", Value::Null),
+    ] {
+        let path = format!("/api/v1/runners/run-2/{order}/");
+        let (status, _) = server.call(ADMIN, "POST", &path, json!({})).await;
+        assert_eq!(status, 200);
+        assert_eq!(offered(&second).await.1, code, "after {order}");
+    }
+}
+
 async fn a_cordoned_runner_keeps_what_it_has_and_a_removed_one_nothing() {
     let server = start().await;
     server.runner("t", "s", "r", 4).await;
@@ -557,6 +600,7 @@ on_every_home!(
     a_site_may_demand_current_versions,
     a_lease_needs_a_known_camera_and_runner_and_room,
     a_new_incarnation_waits_for_the_old_one_and_releases_its_leases,
+    a_camera_is_offered_only_to_a_runner_that_could_be_granted_it,
     a_cordoned_runner_keeps_what_it_has_and_a_removed_one_nothing,
     one_heartbeat_renews_everything_and_tells_everything,
     a_heartbeat_after_a_long_silence_brings_the_runner_back,
