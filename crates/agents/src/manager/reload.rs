@@ -2,17 +2,24 @@
 //! running settings stay.
 
 use std::{
-    os::unix::fs::MetadataExt as _,
+    os::{fd::OwnedFd, unix::fs::MetadataExt as _},
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use leasehold_client::Outcome;
-use tokio::signal::unix::{SignalKind, signal};
+use rustix::{
+    fs::inotify::{CreateFlags, WatchFlags, add_watch, init},
+    io::{Errno, read},
+};
+use tokio::{
+    io::unix::AsyncFd,
+    signal::unix::{SignalKind, signal},
+};
 
 use super::{Settings, core::Core};
 
-/// How often the file is looked at. Its replacement by a rename or by a changed link shows the same way.
+/// How often the file is looked at beside the kernel's notices: not every file system gives them.
 const LOOK_MS: u64 = 500;
 /// A file that is being written is read when it stood still for so long.
 const SETTLE_MS: u64 = 200;
@@ -35,8 +42,65 @@ fn mark(file: &Path) -> Mark {
     Some((it.ino(), it.len(), it.mtime(), it.mtime_nsec()))
 }
 
+/// The kernel's notices of what happens in the folder of a file, and in that of the file which it links to:
+/// there a replacement by a rename or by a changed link shows.
+struct Notices(Option<AsyncFd<OwnedFd>>);
+
+impl Notices {
+    fn of(file: &Path) -> Self {
+        Self(Self::open(file).ok())
+    }
+
+    #[expect(
+        deprecated,
+        reason = "sound for a descriptor that nobody else can close"
+    )]
+    fn open(file: &Path) -> std::io::Result<AsyncFd<OwnedFd>> {
+        let notices = init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
+        let what = WatchFlags::CLOSE_WRITE
+            | WatchFlags::CREATE
+            | WatchFlags::MOVED_TO
+            | WatchFlags::DELETE
+            | WatchFlags::ONLYDIR;
+        let linked = file.canonicalize();
+        for file in [Ok(file.to_owned()), linked].into_iter().flatten() {
+            let folder = file.parent().filter(|it| !it.as_os_str().is_empty());
+            add_watch(&notices, folder.unwrap_or(Path::new(".")), what)?;
+        }
+        AsyncFd::new(notices)
+    }
+
+    /// Waits for the next; for ever where there are none.
+    async fn next(&mut self) {
+        if let Some(notices) = &self.0
+            && Self::read(notices).await.is_err()
+        {
+            self.0 = None;
+        }
+        if self.0.is_none() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    async fn read(notices: &AsyncFd<OwnedFd>) -> std::io::Result<()> {
+        let mut ready = notices.readable().await?;
+        // What they say does not matter: the file is looked at.
+        let mut buffer = [0; 4096];
+        loop {
+            match read(notices.get_ref(), &mut buffer) {
+                Ok(1..) | Err(Errno::INTR) => {}
+                Ok(0) | Err(Errno::AGAIN) => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        ready.clear_ready();
+        Ok(())
+    }
+}
+
 pub(super) async fn run(core: Arc<Core>, file: PathBuf, load: Load) {
     let mut hangup = signal(SignalKind::hangup()).ok();
+    let mut notices = Notices::of(&file);
     let mut seen = mark(&file);
     loop {
         let asked = async {
@@ -47,6 +111,7 @@ pub(super) async fn run(core: Arc<Core>, file: PathBuf, load: Load) {
         };
         let forced = tokio::select! {
             _ = asked => true,
+            () = notices.next() => false,
             () = core.sleep_ms(LOOK_MS) => false,
         };
         let mut now = mark(&file);
@@ -62,6 +127,8 @@ pub(super) async fn run(core: Arc<Core>, file: PathBuf, load: Load) {
             now = again;
         }
         seen = now;
+        // It may link to another folder by now.
+        notices = Notices::of(&file);
         match load() {
             Ok(loaded) => apply(&core, loaded).await,
             Err(error) => {
@@ -141,4 +208,36 @@ fn shrink(core: &Core) {
             .collect()
     };
     core.give_up(&extra, "capacity");
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn writing_replacing_and_linking_a_file_anew_is_noticed() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("manager.yaml");
+        fs::write(&file, "a").unwrap();
+        let mut notices = Notices::of(&file);
+        assert!(notices.0.is_some(), "the kernel gives notices");
+        fs::write(&file, "b").unwrap();
+        notices.next().await;
+        let fresh = folder.path().join("fresh");
+        fs::write(&fresh, "c").unwrap();
+        fs::rename(&fresh, &file).unwrap();
+        notices.next().await;
+
+        // A link into another folder: what happens there shows too.
+        let elsewhere = tempfile::tempdir().unwrap();
+        let target = elsewhere.path().join("target.yaml");
+        fs::write(&target, "d").unwrap();
+        fs::remove_file(&file).unwrap();
+        std::os::unix::fs::symlink(&target, &file).unwrap();
+        let mut notices = Notices::of(&file);
+        fs::write(&target, "e").unwrap();
+        notices.next().await;
+    }
 }
