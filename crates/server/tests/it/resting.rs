@@ -46,7 +46,6 @@ fn give_up(answer: &Value) -> Vec<(String, String)> {
         .collect()
 }
 
-#[tokio::test]
 async fn a_camera_that_is_switched_off_is_given_up_and_kept_in_the_configuration() {
     let server = start().await;
     server.runner("t", "s", "run-1", 8).await;
@@ -90,8 +89,12 @@ async fn a_camera_that_is_switched_off_is_given_up_and_kept_in_the_configuration
     assert_eq!(answer["take"].as_array().unwrap().len(), 2);
 }
 
-#[tokio::test]
 async fn a_camera_that_fails_goes_round_and_is_parked_when_it_failed_everywhere() {
+    parked().await;
+}
+
+/// A server with a camera that is parked because it failed on both runners.
+async fn parked() -> Running {
     let server = start().await;
     server.camera("t", "s", "bad").await;
     for runner in ["run-1", "run-2"] {
@@ -117,7 +120,7 @@ async fn a_camera_that_fails_goes_round_and_is_parked_when_it_failed_everywhere(
     );
 
     let (_, lease) = server.lease_camera("bad", "run-2").await;
-    let answer = beat(&server, "run-2", failed.clone()).await;
+    let answer = beat(&server, "run-2", failed).await;
     assert_eq!(give_up(&answer), [("bad".to_owned(), "parked".to_owned())]);
     release(&server, &lease).await;
     let shown = get(&server, "/api/v1/cameras/bad/").await;
@@ -136,8 +139,13 @@ async fn a_camera_that_fails_goes_round_and_is_parked_when_it_failed_everywhere(
         let answer = beat(&server, runner, json!({})).await;
         assert_eq!(answer["take"], json!([]), "{runner}");
     }
+    server
+}
 
-    // The pause is over: somebody tries again.
+#[tokio::test]
+async fn a_parked_camera_is_tried_again_when_its_pause_is_over() {
+    let server = parked().await;
+    let failed = json!({"bad": {"state": "failed", "error": "no route to host"}});
     server.clock.advance(30_000);
     let mut taken = Vec::new();
     for runner in ["run-1", "run-2"] {
@@ -158,7 +166,6 @@ async fn a_camera_that_fails_goes_round_and_is_parked_when_it_failed_everywhere(
     assert!(shown.get("parked").is_none(), "{shown}");
 }
 
-#[tokio::test]
 async fn a_change_lets_a_parked_camera_be_tried_at_once() {
     let server = start().await;
     server.camera("t", "s", "bad").await;
@@ -258,3 +265,9 @@ async fn a_runner_that_has_been_away_for_long_is_forgotten() {
         "active"
     );
 }
+
+on_every_home!(
+    a_camera_that_is_switched_off_is_given_up_and_kept_in_the_configuration,
+    a_camera_that_fails_goes_round_and_is_parked_when_it_failed_everywhere,
+    a_change_lets_a_parked_camera_be_tried_at_once,
+);

@@ -1,5 +1,6 @@
 //! A control plane, managers with a small worker in Python, and what the workers published.
 
+mod ask;
 mod published;
 
 use std::{
@@ -7,9 +8,10 @@ use std::{
     fs,
     net::SocketAddr,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
-use leasehold_testkit::{Child, Dir, Namespace, port, wait};
+use leasehold_testkit::{Child, Dir, Namespaces, port, wait};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -17,6 +19,7 @@ use nix::{
 use serde_json::{Value, json};
 
 use crate::cli_support::{SOON, Server, plain};
+use ask::{Ask, Side};
 use published::Published;
 pub use published::{
     Line, changes, contradictions, gaps, longest_gap, longest_gaps, overlaps, percentile, stale,
@@ -31,7 +34,7 @@ pub struct Stage {
     /// What belongs to managers and workers.
     pub dir: Dir,
     published: Published,
-    http: reqwest::Client,
+    ask: Ask,
     token: String,
 }
 
@@ -46,7 +49,7 @@ pub struct Manager {
     pub file: PathBuf,
     /// Where its workers' files are.
     pub state_dir: PathBuf,
-    http: reqwest::Client,
+    ask: Ask,
 }
 
 impl Stage {
@@ -57,11 +60,17 @@ impl Stage {
 
     /// With further arguments of the server.
     pub async fn start_with(cameras: usize, arguments: &[&str]) -> Self {
-        Self::around(Server::start_with(arguments).await, cameras).await
+        let server = Server::start_with(arguments).await;
+        Self::around(server, Ask::here(), cameras).await
     }
 
-    /// Around a server that runs.
-    pub async fn around(server: Server, cameras: usize) -> Self {
+    /// On the near side of a cable.
+    pub async fn start_in(network: Arc<Namespaces>, cameras: usize) -> Self {
+        let server = Server::start_in(network.a()).await;
+        Self::around(server, Ask::inside(network), cameras).await
+    }
+
+    async fn around(server: Server, ask: Ask, cameras: usize) -> Self {
         let token =
             fs::read_to_string(server.data().join("admin.token")).expect("a token was made");
         let dir = Dir::new("manager");
@@ -69,7 +78,7 @@ impl Stage {
             server,
             published: Published::new(dir.join("published.jsonl")),
             dir,
-            http: reqwest::Client::new(),
+            ask,
             token: token.trim().to_owned(),
         };
         for n in 0..cameras {
@@ -85,18 +94,11 @@ impl Stage {
 
     /// Asks the control plane: the status and the body.
     pub async fn call(&self, method: &str, path: &str, body: Option<Value>) -> (u16, Value) {
-        let method = method.parse().expect("a method");
-        let mut request = self
-            .http
-            .request(method, format!("{}/api/v1{path}", self.url()))
-            .bearer_auth(&self.token)
-            .timeout(SOON);
-        if let Some(body) = body {
-            request = request.json(&body);
-        }
-        let response = request.send().await.expect("answered");
-        let status = response.status().as_u16();
-        (status, response.json().await.unwrap_or(Value::Null))
+        let url = format!("{}/api/v1{path}", self.url());
+        let answer = self
+            .ask
+            .send(method, &url, Some(&self.token), body.as_ref());
+        answer.await.expect("answered")
     }
 
     /// Adds the camera of this number.
@@ -189,23 +191,23 @@ impl Stage {
 
     /// Starts a manager.
     pub async fn manager(&self, runner: &str, changes: Value) -> Manager {
-        self.manager_in(None, runner, changes).await
+        self.manager_on(Side::Near, runner, &changes).await
     }
 
-    /// Starts a manager in a network of its own.
-    pub async fn manager_in(
-        &self,
-        network: Option<&Namespace>,
-        runner: &str,
-        changes: Value,
-    ) -> Manager {
+    /// Starts a manager on the far side of the cable.
+    pub async fn far_manager(&self, runner: &str, changes: Value) -> Manager {
+        self.manager_on(Side::Far, runner, &changes).await
+    }
+
+    async fn manager_on(&self, side: Side, runner: &str, changes: &Value) -> Manager {
+        let ask = self.ask.on(side);
         let listen = port::free();
-        let settings = self.settings(runner, listen, &changes);
+        let settings = self.settings(runner, listen, changes);
         let file = self.dir.join(format!("{runner}.yaml"));
         // JSON is YAML.
         fs::write(&file, settings.to_string()).expect("the folder is ours");
         let mut program = plain(&["manager", "--log", "info", "--config"]).arg(&file);
-        if let Some(network) = network {
+        if let Some(network) = ask.network() {
             program = program.in_namespace(network);
         }
         let mut child = program.spawn();
@@ -215,7 +217,7 @@ impl Stage {
             url: format!("http://{}", SocketAddr::from(([127, 0, 0, 1], listen))),
             file,
             state_dir: self.dir.join(format!("state-{runner}")),
-            http: self.http.clone(),
+            ask,
         }
     }
 
@@ -236,12 +238,9 @@ impl Stage {
 impl Manager {
     /// What it answers at a path; nothing when it does not answer.
     pub async fn get(&self, path: &str) -> Value {
-        let request = self.http.get(format!("{}{path}", self.url)).timeout(SOON);
-        let answer = request.send().await;
-        match answer {
-            Ok(answer) => answer.json().await.unwrap_or(Value::Null),
-            Err(_) => Value::Null,
-        }
+        let url = format!("{}{path}", self.url);
+        let answer = self.ask.send("GET", &url, None, None).await;
+        answer.map_or(Value::Null, |(_, body)| body)
     }
 
     /// Waits until every camera that it holds is processed by a healthy worker, and it holds some.
@@ -294,5 +293,10 @@ pub fn is_alive(pid: i32) -> bool {
 
 /// Kills a process that runs.
 pub fn kill9(pid: i32) {
-    kill(Pid::from_raw(pid), Signal::SIGKILL).expect("it runs");
+    signal(pid, Signal::SIGKILL);
+}
+
+/// Sends a signal to a process that runs.
+pub fn signal(pid: i32, signal: Signal) {
+    kill(Pid::from_raw(pid), signal).expect("it runs");
 }

@@ -16,13 +16,14 @@ use crate::{
 };
 
 /// Listens to both exchanges until it is dropped.
-struct Listener {
+pub struct Listener {
     heard: Arc<Mutex<Vec<Published>>>,
     _connection: Connection,
 }
 
 impl Listener {
-    async fn start(url: &str) -> Self {
+    /// Listens to the cameras of a site, `tenant.site`.
+    pub async fn start(url: &str, site: &str) -> Self {
         let connection = Connection::connect(url, ConnectionProperties::default())
             .await
             .unwrap();
@@ -36,8 +37,8 @@ impl Listener {
             .await
             .unwrap();
         for (exchange, pattern) in [
-            ("status.topic", "stream.status.acme.north.*"),
-            ("detections.topic", "detections.acme.north.*"),
+            ("status.topic", format!("stream.status.{site}.*")),
+            ("detections.topic", format!("detections.{site}.*")),
         ] {
             let durable = ExchangeDeclareOptions {
                 durable: true,
@@ -93,11 +94,11 @@ impl Listener {
         }
     }
 
-    fn heard(&self) -> Vec<Published> {
+    pub fn heard(&self) -> Vec<Published> {
         self.heard.lock().unwrap().clone()
     }
 
-    async fn event(&self, camera: &str, event: &str) -> Published {
+    pub async fn event(&self, camera: &str, event: &str) -> Published {
         wait::until_some(SOON, &format!("{event} of {camera}"), async || {
             self.heard().into_iter().find(|it| it.is(camera, event))
         })
@@ -110,7 +111,7 @@ async fn heavy_motion_counts_in_an_including_zone_and_not_in_an_excluding_one() 
     let dir = Dir::new("video");
     let (moving, still) = (moving(&dir).await, still(&dir).await);
     let mut broker = RabbitMq::start().await;
-    let listener = Listener::start(&broker.url()).await;
+    let listener = Listener::start(&broker.url(), "acme.north").await;
     let with = |name: &str, url: &str, zones: serde_json::Value| {
         let mut camera = camera(name, url);
         camera["zones"] = zones;
@@ -189,7 +190,7 @@ async fn heavy_motion_counts_in_an_including_zone_and_not_in_an_excluding_one() 
 
     // A broker that comes back is found again.
     broker.restart().await;
-    let listener = Listener::start(&broker.url()).await;
+    let listener = Listener::start(&broker.url(), "acme.north").await;
     listener.event("in", "motion").await;
     listener.event("still", "alive").await;
 }

@@ -2,9 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
-mod broker;
+pub mod broker;
 mod fence;
 mod life;
 mod login;
 mod python;
-mod world;
+pub mod world;

@@ -6,18 +6,22 @@ use leasehold_testkit::wait;
 use nix::sys::signal::Signal;
 use serde_json::json;
 
-use super::stage::{Line, Stage, contradictions, is_alive, kill9};
+use super::stage::{Line, Stage, contradictions, is_alive, kill9, signal};
 use crate::cli_support::{SOON, boot_ms};
 
 #[tokio::test]
 async fn a_killed_worker_is_started_again_under_the_same_leases() {
     let stage = Stage::start(4).await;
-    let manager = stage.manager("m1", json!({"max_workers": 1})).await;
+    let grandchildren =
+        json!({"max_workers": 1, "worker": {"environment": {"MISBEHAVE": "grandchild"}}});
+    let manager = stage.manager("m1", grandchildren).await;
     stage.working(4, 0).await;
     let tokens: BTreeSet<u64> = stage.lines().iter().map(Line::token).collect();
     let [pid] = manager.worker_pids().await[..] else {
         panic!("one worker has all cameras");
     };
+    let tree = descendants(pid);
+    assert!(!tree.is_empty(), "the worker has a child of its own");
     let killed = boot_ms();
     kill9(pid);
     wait::until(SOON, "another process has them all", async || {
@@ -33,6 +37,27 @@ async fn a_killed_worker_is_started_again_under_the_same_leases() {
     assert_eq!(tokens, after, "no lease was given up for it");
     assert_eq!(contradictions(&stage.lines()), Vec::<String>::new());
     assert_eq!(manager.get("/workers").await["workers"][0]["restarts"], 1);
+    assert!(
+        !tree.iter().any(|&pid| is_alive(pid)),
+        "nothing of the killed one is left"
+    );
+}
+
+#[tokio::test]
+async fn a_paused_worker_is_killed_and_started_again() {
+    let stage = Stage::start(2).await;
+    let changes = json!({"max_workers": 1, "worker": {
+        "start_grace_seconds": 1, "heartbeat_timeout_seconds": 2}});
+    let manager = stage.manager("m1", changes).await;
+    stage.working(2, 0).await;
+    manager.ready().await;
+    let [pid] = manager.worker_pids().await[..] else {
+        panic!("one worker has all cameras");
+    };
+    signal(pid, Signal::SIGSTOP);
+    wait::until(SOON, "it is killed", async || !is_alive(pid)).await;
+    stage.working(2, boot_ms()).await;
+    assert_eq!(contradictions(&stage.lines()), Vec::<String>::new());
 }
 
 #[tokio::test]

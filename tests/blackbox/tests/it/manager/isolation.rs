@@ -70,9 +70,7 @@ async fn hold_goes_on_alone_and_stops_before_another_begins() {
     let held = cut.stage.owners().await;
     let held = held.values().filter(|it| *it == "m1").count();
     wait::until(SOON, "its leases are in their grace", async || {
-        let leases = cut.one.get("/leases").await;
-        let leases = leases["leases"].as_array().cloned().unwrap_or_default();
-        leases.len() == held && leases.iter().all(|it| it["standing"] == "grace")
+        super::outage::standing(&cut.one, held, "grace").await
     })
     .await;
     cut.stage.working(CAMERAS, boot_ms()).await;

@@ -8,9 +8,11 @@ mod ending;
 mod faults;
 mod handover;
 mod isolation;
+mod network;
 mod others;
 mod outage;
 mod spread;
 mod versions;
+mod video;
 
 use leasehold_blackbox::stage;

@@ -4,7 +4,7 @@ use leasehold_testkit::wait;
 use nix::sys::signal::Signal;
 use serde_json::json;
 
-use super::stage::{Stage, contradictions, longest_gap};
+use super::stage::{Manager, Stage, contradictions, longest_gap};
 use crate::cli_support::{SOON, boot_ms};
 
 #[tokio::test]
@@ -23,19 +23,13 @@ async fn an_outage_within_the_grace_interrupts_nothing() {
     })
     .await;
     wait::until(SOON, "every lease is in its grace", async || {
-        let leases = manager.get("/leases").await;
-        let leases = leases["leases"].as_array().cloned().unwrap_or_default();
-        leases.len() == 4 && leases.iter().all(|it| it["standing"] == "grace")
+        standing(&manager, 4, "grace").await
     })
     .await;
     stage.server.restart().await;
     let back = boot_ms();
     wait::until(SOON, "it is itself again", async || {
-        let leases = manager.get("/leases").await;
-        let leases = leases["leases"].as_array().cloned().unwrap_or_default();
-        manager.get("/healthz").await["status"] == "ok"
-            && leases.len() == 4
-            && leases.iter().all(|it| it["standing"] == "owned")
+        manager.get("/healthz").await["status"] == "ok" && standing(&manager, 4, "owned").await
     })
     .await;
     stage.working(4, boot_ms()).await;
@@ -49,6 +43,40 @@ async fn an_outage_within_the_grace_interrupts_nothing() {
         assert!(same, "{camera}: one token throughout");
     }
     assert_eq!(contradictions(&stage.lines()), Vec::<String>::new());
+}
+
+/// Unlike a killed one, it keeps connections open and answers nothing.
+#[tokio::test]
+async fn a_paused_control_plane_interrupts_nothing_within_the_grace() {
+    let stage = Stage::start(4).await;
+    let changes =
+        json!({"lease_ttl_seconds": 2, "on_outage": "continue", "outage_grace_seconds": 30});
+    let manager = stage.manager("m1", changes).await;
+    stage.working(4, 0).await;
+    manager.ready().await;
+    let pids = manager.worker_pids().await;
+    let paused = boot_ms();
+    stage.server.child.sigstop();
+    wait::until(SOON, "every lease is in its grace", async || {
+        standing(&manager, 4, "grace").await
+    })
+    .await;
+    stage.server.child.sigcont();
+    wait::until(SOON, "it is itself again", async || {
+        manager.get("/healthz").await["status"] == "ok" && standing(&manager, 4, "owned").await
+    })
+    .await;
+    stage.working(4, boot_ms()).await;
+    assert_eq!(manager.worker_pids().await, pids, "no worker was touched");
+    assert!(longest_gap(&stage.since(paused)) < 2_000);
+    assert_eq!(contradictions(&stage.lines()), Vec::<String>::new());
+}
+
+/// Whether a manager has so many leases, all of them in this state.
+pub async fn standing(manager: &Manager, count: usize, word: &str) -> bool {
+    let leases = manager.get("/leases").await;
+    let leases = leases["leases"].as_array().cloned().unwrap_or_default();
+    leases.len() == count && leases.iter().all(|it| it["standing"] == word)
 }
 
 #[tokio::test]
