@@ -111,8 +111,11 @@ impl Default for Options {
     }
 }
 
-/// How many leases one tick expires at most, so that no batch grows without bound.
-const EXPIRIES_PER_TICK: usize = 10_000;
+/// How many leases one tick expires at most: whoever watches sees the first of many while the others are
+/// still being expired, and nobody's request waits for all of them.
+const EXPIRIES_PER_TICK: usize = 1_000;
+/// How many of those that lapsed are put into order at the same time.
+const LAPSED_AT_ONCE: usize = 10_000;
 
 struct Idle {
     slot: SlotIndex,
@@ -132,6 +135,8 @@ pub struct Engine {
     timers: Timers,
     waiters: Waiters,
     idle: VecDeque<Idle>,
+    /// What lapsed and is not expired yet, in the order in which it will be.
+    lapsed: VecDeque<(SlotIndex, u32)>,
     records: BTreeMap<Key, (Arc<str>, Revision)>,
     /// Nobody wants events of renewals that are not kept.
     renewals_unwatched: bool,
@@ -150,6 +155,7 @@ impl Engine {
             timers: Timers::default(),
             waiters: Waiters::default(),
             idle: VecDeque::new(),
+            lapsed: VecDeque::new(),
             records: BTreeMap::new(),
             renewals_unwatched: false,
         }
@@ -204,7 +210,8 @@ impl Engine {
 
     /// When the next [`Engine::tick`] is due. May be early, never late.
     pub fn next_tick(&self) -> Option<UnixMillis> {
-        [self.timers.next(), self.waiters.next()]
+        let lapsed = (!self.lapsed.is_empty()).then_some(self.now);
+        [lapsed, self.timers.next(), self.waiters.next()]
             .into_iter()
             .flatten()
             .min()
@@ -231,26 +238,41 @@ impl Engine {
     }
 
     fn expire_lapsed(&mut self, effects: &mut Effects) {
+        if self.lapsed.is_empty() {
+            self.line_up_lapsed();
+        }
+        for _ in 0..EXPIRIES_PER_TICK {
+            let Some((slot, generation)) = self.lapsed.pop_front() else {
+                break;
+            };
+            // A command may have been faster.
+            let is_current = |it: &slots::Slot| it.generation == generation;
+            if self.slots.try_get(slot).is_some_and(is_current) {
+                self.settle(slot, effects);
+            }
+        }
+        while let Some(ticket) = self.waiters.overdue(self.now) {
+            self.conclude(ticket, effects);
+        }
+    }
+
+    /// What lapsed first expires first, and at the same moment in the order of keys: an order that every
+    /// store can keep.
+    fn line_up_lapsed(&mut self) {
         let mut lapsed = Vec::new();
-        while lapsed.len() < EXPIRIES_PER_TICK
+        while lapsed.len() < LAPSED_AT_ONCE
             && let Some(slot) = self.timers.pop_lapsed(&self.slots, self.now)
         {
             lapsed.push(slot);
         }
-        // What lapsed first expires first, and at the same moment in the order of keys: an order
-        // that every store can keep.
         let slots = &self.slots;
         lapsed.sort_unstable_by(|&a, &b| {
             let (a, b) = (slots.get(a), slots.get(b));
             let lapse = |slot: &slots::Slot| slot.grant().map(slots::Grant::lapses_at);
             lapse(a).cmp(&lapse(b)).then_with(|| a.key.cmp(&b.key))
         });
-        for slot in lapsed {
-            self.settle(slot, effects);
-        }
-        while let Some(ticket) = self.waiters.overdue(self.now) {
-            self.conclude(ticket, effects);
-        }
+        let with_generation = |slot| (slot, slots.get(slot).generation);
+        self.lapsed.extend(lapsed.into_iter().map(with_generation));
     }
 
     fn next_revision(&mut self) -> Revision {

@@ -136,6 +136,7 @@ impl Engine {
             longest = longest.max(grant.expires_at.since(before));
         }
         self.timers.clear();
+        self.lapsed.clear();
         let live: Vec<_> = self
             .slots
             .iter()

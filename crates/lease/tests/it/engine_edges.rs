@@ -243,15 +243,26 @@ fn l15_the_waits_of_a_dead_holder_end_in_the_order_they_began() {
 #[test]
 fn a_tick_that_has_more_to_expire_than_one_batch_says_so() {
     let mut engine = Engine::new(Options::default());
-    for number in 0..10_001 {
-        grant(&mut engine, START, ask(&number.to_string(), "ann"));
+    for number in (0..2_001).rev() {
+        grant(&mut engine, START, ask(&format!("{number:04}"), "ann"));
     }
     let later = START.plus(1_000);
-    let effects = tick(&mut engine, later);
-    assert_eq!(effects.events.len(), 10_000);
-    assert!(engine.next_tick().is_some_and(|next| next <= later));
-    let effects = tick(&mut engine, later);
-    assert_eq!(effects.events.len(), 1);
+    let mut order = Vec::new();
+    for (expired, turn) in [(1_000, 0), (1_000, 1), (0, 2)] {
+        let effects = tick(&mut engine, later);
+        assert_eq!(effects.events.len(), expired);
+        order.extend(effects.events.into_iter().map(|event| event.key));
+        assert_eq!(
+            engine.next_tick().is_some_and(|next| next <= later),
+            turn < 2
+        );
+        if turn == 0 {
+            // What a command ends meanwhile is ended once.
+            let last = ask("2000", "bob");
+            grant(&mut engine, later, last);
+        }
+    }
+    assert!(order.is_sorted(), "in the order of the keys across ticks");
 }
 
 #[test]
