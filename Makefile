@@ -1,6 +1,6 @@
 # `make` alone explains itself.
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo quick test soak fuzz mutants lint fmt docs bench bench-quick bench-parts ui ui-check ui-test
+.PHONY: help setup run demo quick test soak fuzz mutants lint fmt docs bench bench-quick bench-parts bench-instructions ui ui-check ui-test
 
 # One build of everything that tests need: a binary built by itself would be built with other features
 # of its libraries, and those again.
@@ -107,3 +107,8 @@ bench-parts: ## what single parts cost: engine and start-up, assignment, control
 	cargo run --release -p leasehold-bench --bin floods
 	cargo run --release -p leasehold-bench --bin fanout
 	cargo run --release -p leasehold-bench --bin polling
+
+bench-instructions: ## instructions per operation beside the noted ones: the same on a busy machine
+	@scripts/setup instructions
+	cargo build --release -p leasehold -p leasehold-bench --bin leasehold --bin instructions
+	target/release/instructions

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use futures_util::{StreamExt as _, TryStreamExt as _, future::BoxFuture, stream};
-use lease::{Acquire, Acquired, Authority, Holder, Key, LeaseRef, Renew, Renewals, Ttl, Want};
+use lease::{Acquire, Acquired, Authority, Holder, Key, LeaseRef, Ttl, Want};
 use leasehold_bench::rounds::{Caller, Callers};
 use leasehold_clock::System;
 use leasehold_store::{embedded, postgres, redis};
@@ -146,15 +146,8 @@ impl Caller for Renewal {
         Box::pin(async {
             let holder = self.holders[self.turn % self.holders.len()].clone();
             self.turn += 1;
-            let request = Renew {
-                holder,
-                leases: Renewals::All,
-            };
-            let renewed = self.store.authority.renew(request).await?;
-            ensure!(
-                !renewed.is_empty() && renewed.iter().all(|it| it.outcome.is_ok()),
-                "a lease was lost"
-            );
+            let kept = self.store.authority.keep(holder).await?;
+            ensure!(kept.leases > 0 && kept.lost.is_empty(), "a lease was lost");
             Ok(())
         })
     }

@@ -14,12 +14,12 @@ use tokio::sync::{Notify, oneshot};
 use super::{Keys, TTL_MS, leasehold_http::TOKEN, lock::Lock, wire::Wire};
 
 const ACQUIRE: u8 = 1;
-const RENEW: u8 = 2;
 const RELEASE: u8 = 3;
+const KEEP: u8 = 11;
 const ACQUIRED: u8 = 65;
-const RENEWED: u8 = 66;
 const RELEASED: u8 = 67;
 const FAILED: u8 = 72;
+const KEPT: u8 = 76;
 /// A flag of an acquire: a wait follows.
 const WAITS: u8 = 16;
 /// How long a waiting acquire waits.
@@ -372,10 +372,9 @@ struct Renewal(Stream);
 impl Caller for Renewal {
     fn turn(&mut self) -> BoxFuture<'_, Result<()>> {
         Box::pin(async {
-            let renewed = self.0.call(&frame(RENEW, 1, &[0]), RENEWED).await?;
-            let mut rest = renewed.as_slice();
-            let count = take_number(&mut rest)?;
-            ensure!(count > 0 && rest.first() == Some(&0), "a lease was lost");
+            let kept = self.0.call(&frame(KEEP, 1, &[]), KEPT).await?;
+            let kept: lease::Kept = serde_json::from_slice(&kept)?;
+            ensure!(kept.leases > 0 && kept.lost.is_empty(), "a lease was lost");
             Ok(())
         })
     }
