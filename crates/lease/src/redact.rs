@@ -45,6 +45,17 @@ pub fn without_credentials(url: &str) -> String {
     Parts::of(url).map_or_else(|| url.to_owned(), |parts| parts.with(""))
 }
 
+/// The user and password in an address.
+///
+/// ```
+/// assert_eq!(lease::redact::login("http://ann:pw@host/x"), Some("ann:pw"));
+/// assert_eq!(lease::redact::login("udp://@239.0.0.1:1234/x@y"), None);
+/// ```
+pub fn login(url: &str) -> Option<&str> {
+    let user = Parts::of(url)?.user;
+    user.filter(|user| !user.is_empty())
+}
+
 /// The address that somebody who saw `stored` only [without credentials](without_credentials) means by
 /// `sent`: what was not shown is put back, as long as it goes to the same host.
 pub fn restored(sent: &str, stored: &str) -> String {

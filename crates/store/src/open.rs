@@ -2,7 +2,7 @@
 
 use std::{fmt, path::PathBuf, str::FromStr, sync::Arc};
 
-use lease::{Authority, Clock, engine::RenewalEvents};
+use lease::{Authority, Clock, engine::RenewalEvents, redact};
 
 use crate::{
     embedded::{self, Embedded},
@@ -86,7 +86,7 @@ impl fmt::Display for StoreUrl {
             Self::Memory => f.write_str("memory:"),
             Self::Embedded(dir) => write!(f, "embedded:{}", dir.display()),
             Self::Postgres(options) => f.write_str(&options.describe()),
-            Self::Redis(url) => f.write_str(&without_login(url)),
+            Self::Redis(url) => f.write_str(&redact::without_credentials(url)),
         }
     }
 }
@@ -95,15 +95,6 @@ impl fmt::Debug for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
-}
-
-/// An address without user and password.
-fn without_login(url: &str) -> String {
-    let Some((scheme, rest)) = url.split_once("://") else {
-        return String::new();
-    };
-    let place = rest.rsplit_once('@').map_or(rest, |(_, place)| place);
-    format!("{scheme}://{place}")
 }
 
 /// Settings for whichever store the URL names.
@@ -291,6 +282,8 @@ mod tests {
         assert_eq!("memory:x".parse::<StoreUrl>(), Err(UrlError::Trailing));
         let url: StoreUrl = "rediss://ann:hunter2@cache:7000/1".parse().unwrap();
         assert_eq!(url.to_string(), "rediss://cache:7000/1");
+        let url: StoreUrl = "redis://cache/0?prefix=x@y".parse().unwrap();
+        assert_eq!(url.to_string(), "redis://cache/0?prefix=x@y");
         let error = "redis://ann:hunter2@cache?color=red".parse::<StoreUrl>();
         assert!(!error.unwrap_err().to_string().contains("hunter2"));
     }

@@ -319,7 +319,7 @@ impl Runner {
         program: &Path,
         url: &str,
         scale: f64,
-    ) -> Result<(Child, ChildStdout, source::Script), String> {
+    ) -> Result<(Child, ChildStdout, ffmpeg::Script), String> {
         let (command, script) = source::command(program, url, scale, self.common.frames_per_second)
             .map_err(|error| format!("cannot prepare ffmpeg: {error}"))?;
         let deadline = self.tenure.deadline();
@@ -580,29 +580,20 @@ async fn read(
 
 /// The last thing that ffmpeg printed, without the camera's login: it likes to repeat its address.
 struct Hidden {
-    secrets: Vec<String>,
+    secrets: ffmpeg::Secrets,
     last: String,
 }
 
 impl Hidden {
     fn new(url: &str) -> Self {
-        let login = ffmpeg::login_of(url);
-        let password = login
-            .as_deref()
-            .and_then(|login| login.split_once(':'))
-            .map(|(_, password)| password.to_owned())
-            .filter(|password| !password.is_empty());
         Self {
-            secrets: login.into_iter().chain(password).collect(),
+            secrets: ffmpeg::Secrets::of(url),
             last: String::new(),
         }
     }
 
     fn note(&mut self, line: &str) {
-        let mut text = line.to_owned();
-        for secret in &self.secrets {
-            text = text.replace(secret.as_str(), "(hidden)");
-        }
+        let text = self.secrets.hide(line);
         tracing::debug!("ffmpeg: {text}");
         self.last = text.chars().take(500).collect();
     }
@@ -613,22 +604,5 @@ impl Hidden {
         } else {
             format!("{why}: {}", self.last)
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_ffmpeg_repeats_is_hidden() {
-        let mut hidden = Hidden::new("rtsp://ann:s3cret@camera/1");
-        hidden.note("Impossible to open 'rtsp://ann:s3cret@camera/1'");
-        assert_eq!(
-            hidden.with("exit 1"),
-            "exit 1: Impossible to open 'rtsp://(hidden)@camera/1'"
-        );
-        hidden.note("password s3cret was wrong");
-        assert!(!hidden.with("exit 1").contains("s3cret"));
     }
 }

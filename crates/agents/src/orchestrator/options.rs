@@ -16,7 +16,8 @@ pub enum Profile {
         height: u16,
     },
     /// Any program that writes HLS. `{source}`, `{playlist}`, `{dir}` and `{start_seconds}` are
-    /// replaced in each argument; there is no shell in between.
+    /// replaced in each argument; there is no shell in between. `{source}` has no login: the whole address
+    /// is in the variable `LEASEHOLD_SOURCE`.
     Command {
         /// The program and its arguments.
         command: Vec<String>,

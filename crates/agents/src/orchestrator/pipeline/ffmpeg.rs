@@ -1,13 +1,19 @@
 //! ffmpeg to HLS.
 
 use super::{Job, playlist};
-use crate::supervise::Command;
+use crate::{
+    ffmpeg::{PROTOCOLS, Script},
+    supervise::Command,
+};
 
-/// How streams may come in, directly or by way of a playlist.
-const PROTOCOLS: &str = "http,https,tcp,tls,crypto,data,rtsp,rtsps,rtp,srtp,udp";
-
-/// Short segments, so that a session is playable soon; old ones are deleted as it goes.
-pub(super) fn command(ffmpeg: &std::path::Path, job: &Job, height: u16) -> Command {
+/// Short segments, so that a session is playable soon; old ones are deleted as it goes. With a script, the
+/// source is the one that it names.
+pub(super) fn command(
+    ffmpeg: &std::path::Path,
+    job: &Job,
+    script: Option<&Script>,
+    height: u16,
+) -> Command {
     let mut arguments: Vec<String> = ["-nostdin", "-hide_banner", "-loglevel", "warning"]
         .map(String::from)
         .to_vec();
@@ -23,8 +29,11 @@ pub(super) fn command(ffmpeg: &std::path::Path, job: &Job, height: u16) -> Comma
                 add(&["-ss", &(start_ms / 1000).to_string()]);
             }
             // A playlist from elsewhere must not lead to files of this machine.
-            add(&["-protocol_whitelist", PROTOCOLS]);
-            add(&["-i", source, "-vf", &scale]);
+            match script {
+                Some(script) => script.input().iter().for_each(|word| add(&[word])),
+                None => add(&["-protocol_whitelist", PROTOCOLS, "-i", source]),
+            }
+            add(&["-vf", &scale]);
         }
         None => add(&[
             "-re",

@@ -12,10 +12,13 @@ use std::{
     time::Duration,
 };
 
-use lease::{BootMillis, Clock, Invalid, Token};
+use lease::{BootMillis, Clock, Invalid, Token, redact};
 
 use super::options::Profile;
-use crate::supervise::{Cause, Child, Command, Launcher};
+use crate::{
+    ffmpeg::{Script, Secrets, has_secret},
+    supervise::{Cause, Child, Command, Launcher},
+};
 
 /// How often output is looked at, in ms.
 const LOOK_MS: u64 = 50;
@@ -65,7 +68,9 @@ pub struct Pipeline {
     session: String,
     stop_limit_ms: u64,
     /// What of the source's URL is nobody's business but the source's.
-    login: Option<String>,
+    secrets: Option<Secrets>,
+    /// Where a source with a login is named; read when the program begins.
+    _script: Option<Script>,
     source: Source,
     /// The playlist as it was last seen, and since when.
     seen: (Option<playlist::Fingerprint>, BootMillis),
@@ -81,10 +86,12 @@ impl Pipeline {
     ///
     /// Nothing is awaited: whoever gives up in the middle has either nothing or a pipeline to stop.
     pub fn start(job: Job, launcher: &Launcher, clock: Arc<dyn Clock>) -> Result<Self, Failure> {
+        let secret = job.source.as_deref().filter(|source| has_secret(source));
+        let script = secret.map(Script::new).transpose();
+        let script = script.map_err(|error| Failure::Start(error.to_string()))?;
         let command = match &job.profile {
-            Profile::Ffmpeg { height } => {
-                crate::ffmpeg::find().map(|ffmpeg| ffmpeg::command(&ffmpeg, &job, *height))
-            }
+            Profile::Ffmpeg { height } => crate::ffmpeg::find()
+                .map(|ffmpeg| ffmpeg::command(&ffmpeg, &job, script.as_ref(), *height)),
             Profile::Command { command } => Some(from_template(command, &job)?),
             Profile::Virtual => None,
         };
@@ -104,7 +111,8 @@ impl Pipeline {
         };
         Ok(Self {
             seen: (None, clock.boot()),
-            login: job.source.as_deref().and_then(crate::ffmpeg::login_of),
+            secrets: job.source.as_deref().map(Secrets::of),
+            _script: script,
             clock,
             dir: job.dir,
             session: job.session,
@@ -130,7 +138,7 @@ impl Pipeline {
             let look = self.clock.boot().plus(LOOK_MS);
             let clock = self.clock.clone();
             tokio::select! {
-                failure = self.source.ended(&self.session, self.login.as_deref()) => return Err(failure),
+                failure = self.source.ended(&self.session, self.secrets.as_ref()) => return Err(failure),
                 () = clock.sleep_until(look) => {}
             }
         }
@@ -149,7 +157,7 @@ impl Pipeline {
             let look = self.clock.boot().plus((stall_limit_ms / 4).max(LOOK_MS));
             let clock = self.clock.clone();
             tokio::select! {
-                failure = self.source.ended(&self.session, self.login.as_deref()) => return failure,
+                failure = self.source.ended(&self.session, self.secrets.as_ref()) => return failure,
                 () = clock.sleep_until(look) => {}
             }
         }
@@ -190,15 +198,15 @@ impl Pipeline {
 
 impl Source {
     /// Resolves when the child ended by itself. Passes on what it prints until then, but for the
-    /// source's login: programs like to repeat the URL they were given.
-    async fn ended(&mut self, session: &str, login: Option<&str>) -> Failure {
+    /// source's secrets.
+    async fn ended(&mut self, session: &str, secrets: Option<&Secrets>) -> Failure {
         match self {
             Self::Generated(generated) => Failure::Ended(generated.failed().await.to_string()),
             Self::Child(child) => {
                 let mut last = String::new();
                 while let Some(line) = child.line().await {
-                    last = match login {
-                        Some(login) => line.text.replace(login, "(hidden)"),
+                    last = match secrets {
+                        Some(secrets) => secrets.hide(&line.text),
                         None => line.text,
                     };
                     tracing::debug!(session, "pipeline: {last}");
@@ -214,14 +222,20 @@ impl Source {
     }
 }
 
-/// A command of the configuration with its places filled in.
+/// A command of the configuration with its places filled in. Arguments are shown to every user of the
+/// machine: the whole address of a source with a login is in the environment only.
 fn from_template(template: &[String], job: &Job) -> Result<Command, Failure> {
-    let source = job.source.as_deref().unwrap_or("testsrc");
+    let address = job.source.as_deref().unwrap_or("testsrc");
+    let source = if has_secret(address) {
+        redact::without_credentials(address)
+    } else {
+        address.to_owned()
+    };
     let playlist = job.dir.join(playlist::NAME);
     let start_seconds = (job.start_ms.unwrap_or(0) / 1000).to_string();
     let mut arguments = template.iter().map(|argument| {
         argument
-            .replace("{source}", source)
+            .replace("{source}", &source)
             .replace("{playlist}", &playlist.to_string_lossy())
             .replace("{dir}", &job.dir.to_string_lossy())
             .replace("{start_seconds}", &start_seconds)
@@ -231,6 +245,7 @@ fn from_template(template: &[String], job: &Job) -> Result<Command, Failure> {
         .ok_or_else(|| Failure::Start("the profile names no program".into()))?;
     Ok(Command::new(program)
         .args(arguments)
+        .env("LEASEHOLD_SOURCE", address)
         .current_dir(job.dir.clone()))
 }
 
@@ -305,19 +320,36 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_template_is_no_shell() {
-        let job = Job {
+    fn job(source: &str) -> Job {
+        Job {
             session: "s".into(),
-            source: Some("http://x/$(id);y".into()),
+            source: Some(source.into()),
             start_ms: None,
             profile: Profile::Virtual,
             dir: "/tmp/x".into(),
             token: Token::ZERO,
             deadline: BootMillis::new(0),
             stop_limit_ms: 1,
-        };
+        }
+    }
+
+    #[test]
+    fn a_template_is_no_shell() {
+        let job = job("http://x/$(id);y");
         let command = from_template(&["prog".into(), "-i".into(), "{source}".into()], &job);
         assert!(format!("{:?}", command.unwrap()).contains("http://x/$(id);y"));
+    }
+
+    #[test]
+    fn a_program_of_the_configuration_has_a_login_in_its_environment_only() {
+        let job = job("http://ann:s3cret@h/x");
+        let command = from_template(&["prog".into(), "{source}".into()], &job).unwrap();
+        let text = format!("{command:?}");
+        assert!(
+            text.contains(r#"program: ["prog", "http://h/x"]"#),
+            "{text}"
+        );
+        let variable = r#"("LEASEHOLD_SOURCE", "http://ann:s3cret@h/x")"#;
+        assert!(text.contains(variable), "{text}");
     }
 }

@@ -25,6 +25,8 @@ const AHEAD_SECONDS: usize = 6;
 struct Receiver {
     address: SocketAddr,
     asked: Arc<Mutex<Vec<String>>>,
+    /// What the requests said about who asks.
+    logins: Arc<Mutex<Vec<String>>>,
 }
 
 impl Receiver {
@@ -32,13 +34,19 @@ impl Receiver {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let asked = Arc::new(Mutex::new(Vec::new()));
-        let (folder, heard) = (folder.to_owned(), asked.clone());
+        let logins = Arc::new(Mutex::new(Vec::new()));
+        let (folder, heard, noted) = (folder.to_owned(), asked.clone(), logins.clone());
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(answer(stream, folder.clone(), heard.clone()));
+                let answer = answer(stream, folder.clone(), heard.clone(), noted.clone());
+                tokio::spawn(answer);
             }
         });
-        Self { address, asked }
+        Self {
+            address,
+            asked,
+            logins,
+        }
     }
 
     fn asked(&self) -> Vec<String> {
@@ -50,6 +58,7 @@ async fn answer(
     mut stream: TcpStream,
     folder: std::path::PathBuf,
     asked: Arc<Mutex<Vec<String>>>,
+    logins: Arc<Mutex<Vec<String>>>,
 ) -> std::io::Result<()> {
     let mut request = Vec::new();
     while !request.ends_with(b"\r\n\r\n") && request.len() < 8192 {
@@ -58,6 +67,10 @@ async fn answer(
     let request = String::from_utf8_lossy(&request).into_owned();
     let path = request.split(' ').nth(1).unwrap_or_default().to_owned();
     asked.lock().unwrap().push(path.clone());
+    let login = request
+        .lines()
+        .find_map(|line| line.strip_prefix("Authorization: "));
+    logins.lock().unwrap().extend(login.map(str::to_owned));
     let Ok(bytes) = tokio::fs::read(folder.join(path.trim_start_matches('/'))).await else {
         let none = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
         return stream.write_all(none).await;
@@ -90,20 +103,55 @@ async fn ffmpeg(folder: &Dir, arguments: &[&str]) {
         .unwrap();
 }
 
+const PICTURE: [&str; 5] = ["-f", "lavfi", "-i", "testsrc=size=128x72:rate=10", "-t"];
+const CODEC: [&str; 4] = ["-c:v", "mpeg2video", "-g", "10"];
+
+/// A clip under the name of a service.
+async fn clip(folder: &Dir) {
+    let length = CLIP_SECONDS.to_string();
+    let file = ["-f", "mpegts", "file:live:1:0"];
+    let clip = [&PICTURE[..], &[&length], &CODEC, &file].concat();
+    ffmpeg(folder, &clip).await;
+}
+
+#[tokio::test]
+async fn heavy_the_login_of_a_source_is_in_no_argument() {
+    const SECRET: &str = "s3ss10n-w0rd";
+    let folder = Dir::new("receiver");
+    clip(&folder).await;
+    let receiver = Receiver::start(folder.path()).await;
+    let template = format!("http://ann:{SECRET}@{}/{{service_ref}}", receiver.address);
+    let file = format!("sessions: {{source_template: '{template}'}}\n");
+    let api = Api::start_with(None, &[], Some(&file)).await;
+
+    let id = api.start_session("live:1:0", "low").await;
+    api.reaches(&id, "running", SOON).await;
+    assert!(!receiver.logins.lock().unwrap().is_empty(), "it logged in");
+    // While it runs: nothing that other users can see has it.
+    let mut programs = 0;
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let bytes = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let text = String::from_utf8_lossy(&bytes);
+        assert!(!text.contains(SECRET), "{entry:?}: {text}");
+        programs += usize::from(text.contains(&id));
+    }
+    assert!(
+        programs >= 2,
+        "guardian and ffmpeg were looked at: {programs}"
+    );
+    api.stop(&id).await;
+    api.reaches(&id, "stopped", SOON).await;
+
+    let id = api.start_session("none", "low").await;
+    let failed = api.reaches(&id, "failed", SOON).await;
+    assert!(!failed.to_string().contains(SECRET), "{failed}");
+    assert!(!api.child.lines().join("\n").contains(SECRET));
+}
+
 #[tokio::test]
 async fn heavy_ffmpeg_plays_a_configured_source() {
     let folder = Dir::new("receiver");
-    let length = CLIP_SECONDS.to_string();
-    let picture = ["-f", "lavfi", "-i", "testsrc=size=128x72:rate=10", "-t"];
-    let codec = ["-c:v", "mpeg2video", "-g", "10"];
-    let clip = [
-        &picture[..],
-        &[&length],
-        &codec,
-        &["-f", "mpegts", "file:live:1:0"],
-    ]
-    .concat();
-    ffmpeg(&folder, &clip).await;
+    clip(&folder).await;
     // Without its end, a playlist is a live one: players wait for more.
     let hls = [
         "-hls_time",
@@ -115,7 +163,7 @@ async fn heavy_ffmpeg_plays_a_configured_source() {
         "-f",
         "hls",
     ];
-    let list = [&picture[..], &["12"], &codec, &hls, &["list.m3u8"]].concat();
+    let list = [&PICTURE[..], &["12"], &CODEC, &hls, &["list.m3u8"]].concat();
     ffmpeg(&folder, &list).await;
     let receiver = Receiver::start(folder.path()).await;
     let template = format!("http://{}/{{service_ref}}", receiver.address);
