@@ -4,7 +4,7 @@ use lease::{
     Acquire, Key, LeaseRef, Want,
     session::{Reason, Session, State},
 };
-use leasehold_client::{Guard, keeper};
+use leasehold_client::{Guard, Keeper, keeper};
 use tokio::sync::watch;
 
 use super::{
@@ -271,6 +271,20 @@ fn lost(what: &'static str, why: &leasehold_client::Lost) -> Ending {
     Ending::new(State::Failed, Reason::LeaseLost).detail(&format!("{what}: {why}"))
 }
 
+/// A request that may have been granted without an answer. Whoever stops repeating it gives the slot back.
+struct Unanswered<'a> {
+    keeper: &'a Keeper,
+    request: Option<Acquire>,
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        if let Some(request) = self.request.take() {
+            self.keeper.abandon(request);
+        }
+    }
+}
+
 /// One lease for the session. While the authority is out of reach it is asked again: the session's own
 /// lease bounds how long that can go on.
 async fn acquire(
@@ -288,8 +302,19 @@ async fn acquire(
     request.release_on_death = true;
     request.labels = super::labels(session);
     let mut pause_ms = 50;
+    let mut unanswered = Unanswered {
+        keeper: &context.keeper,
+        request: None,
+    };
     loop {
-        match context.keeper.acquire(request.clone()).await {
+        let answer = context.keeper.acquire(request.clone()).await;
+        unanswered.request = match &answer {
+            Err(keeper::Error::Failed(error)) if !error.has_no_side_effects() => {
+                Some(request.clone())
+            }
+            _ => None,
+        };
+        match answer {
             Ok(mut guards) if guards.len() == 1 => return Ok(guards.remove(0)),
             Ok(_) => {
                 return Err(Ending::new(State::Failed, Reason::LeaseLost)

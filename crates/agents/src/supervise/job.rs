@@ -13,13 +13,16 @@ use nix::{
     errno::Errno,
     fcntl::OFlag,
     sys::{
-        signal::{SigSet, Signal, killpg},
+        signal::{SigSet, Signal, killpg, raise},
         termios::{SetArg, Termios, tcgetattr, tcsetattr},
     },
     unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp},
 };
 
 use super::{Cause, Child, End, Exit};
+
+/// More scripts that start each other than anybody writes.
+const ANCESTORS: usize = 64;
 
 /// This process as a job of its shell: what its terminal is, who has it, and in which mode it was.
 #[derive(Debug)]
@@ -29,6 +32,10 @@ pub struct Job {
     modes: Option<Termios>,
     /// As the program left it when it stopped.
     program_modes: Option<Termios>,
+    /// Whether somebody asked this process to stop, and the program has not stopped yet.
+    asked: bool,
+    /// Whether this process sends itself what it listens for.
+    own: bool,
 }
 
 impl Job {
@@ -44,26 +51,44 @@ impl Job {
             terminal,
             modes,
             program_modes: None,
+            asked: false,
+            own: false,
+        }
+    }
+
+    /// This process got SIGTSTP, which it listens for: the program is stopped, as Ctrl-Z on the terminal does, and
+    /// [`Job::suspend`] follows when it has. Where nobody could continue this process, nothing happens.
+    pub fn stop(&mut self, child: &Child) {
+        if !std::mem::take(&mut self.own) && can_be_continued() {
+            self.asked = true;
+            let _ = child.signal(Signal::SIGTSTP as i32);
         }
     }
 
     /// The program stopped: the terminal goes back to the shell, and this process stops with its whole job, as
     /// the shell expects. Returns when it was continued, or immediately where nobody could continue it (the
-    /// kernel stops no process whose shell is gone). Without a terminal nothing happens.
+    /// kernel stops no process whose shell is gone). Without a terminal nothing happens, unless this process was
+    /// asked to stop.
     pub fn suspend(&mut self, child: &Child, signal: i32) {
-        let Some(terminal) = &self.terminal else {
-            return;
-        };
-        if belongs_to(terminal, child.pid()) {
-            self.program_modes = tcgetattr(terminal).ok();
-            take_back(terminal, self.modes.as_ref());
+        let asked = std::mem::take(&mut self.asked);
+        match &self.terminal {
+            Some(terminal) if belongs_to(terminal, child.pid()) => {
+                self.program_modes = tcgetattr(terminal).ok();
+                take_back(terminal, self.modes.as_ref());
+            }
+            None if !asked => return,
+            _ => {}
         }
         let stop = match Signal::try_from(signal) {
             Ok(stop @ (Signal::SIGTTIN | Signal::SIGTTOU)) => stop,
             _ => Signal::SIGTSTP,
         };
         // Everything that was started with it: the rest of a pipeline, or the script that it is part of.
+        self.own = stop == Signal::SIGTSTP;
         let _ = killpg(getpgrp(), stop);
+        if self.own && can_be_continued() {
+            let _ = raise(Signal::SIGSTOP);
+        }
     }
 
     /// The job was continued: the program goes on, with the terminal if the shell gave it to this job.
@@ -139,6 +164,33 @@ fn open() -> std::io::Result<File> {
         .write(true)
         .custom_flags(flags.bits())
         .open("/dev/tty")
+}
+
+/// Whether a shell, or whoever else started this job, is there to continue it: the kernel asks the same before
+/// it stops a process.
+fn can_be_continued() -> bool {
+    let own = getpgrp().as_raw();
+    let Some((mut parent, _, session)) = place("self") else {
+        return false;
+    };
+    // Up through the scripts that this process is part of.
+    for _ in 0..ANCESTORS {
+        match place(&parent.to_string()) {
+            Some((_, _, other)) if other != session => return false,
+            Some((next, group, _)) if group == own => parent = next,
+            Some(_) => return true,
+            None => return false,
+        }
+    }
+    false
+}
+
+/// Parent, group and session of a process.
+fn place(process: &str) -> Option<(i32, i32, i32)> {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    let (_, fields) = stat.rsplit_once(") ")?;
+    let mut numbers = fields.split(' ').skip(1).map_while(|it| it.parse().ok());
+    Some((numbers.next()?, numbers.next()?, numbers.next()?))
 }
 
 fn to_pid(pid: u32) -> Pid {

@@ -8,7 +8,7 @@ use leasehold_client::{Guard, Lost};
 use nix::sys::signal::Signal;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
-use super::{Plan, Signals};
+use super::{Plan, Signals, signals};
 use crate::exit::{Exit, Failure, Outcome};
 
 /// How long a guardian may take to report the end of a tree that it was told to kill.
@@ -64,6 +64,7 @@ async fn see_through(
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut resume_at = None;
     let is_bound_to_terminal = !signals.ignores_hang_up;
+    let mut stops = signals::Stops::listen();
     loop {
         tokio::select! {
             biased;
@@ -84,6 +85,7 @@ async fn see_through(
                     let _ = child.signal(signal);
                 }
             }
+            () = stops.next() => job.stop(child),
             () = sleep_until(resume_at.unwrap_or_else(Instant::now)), if resume_at.is_some() => {
                 resume_at = None;
                 job.resume(child);

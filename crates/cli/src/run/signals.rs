@@ -74,6 +74,33 @@ impl Signals {
     }
 }
 
+/// Requests to stop this process (`kill -TSTP`; Ctrl-Z goes to the program). While nobody listens, it stops as
+/// any other.
+pub struct Stops(Option<tokio::signal::unix::Signal>);
+
+impl Stops {
+    /// From here on it is not stopped by them.
+    pub fn listen() -> Self {
+        let kind = SignalKind::from_raw(Signal::SIGTSTP as i32);
+        Self(
+            (!is_ignored(Signal::SIGTSTP))
+                .then(|| signal(kind).ok())
+                .flatten(),
+        )
+    }
+
+    /// The next one.
+    pub async fn next(&mut self) {
+        let received = match &mut self.0 {
+            Some(stream) => stream.recv().await,
+            None => None,
+        };
+        if received.is_none() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
 /// Whether this process was started with the signal ignored.
 fn is_ignored(signal: Signal) -> bool {
     let Ok(status) = std::fs::read_to_string("/proc/self/status") else {

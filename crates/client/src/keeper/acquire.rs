@@ -283,7 +283,7 @@ pub(super) fn adopt(alive: &Arc<Alive>, lease: &Lease, sent: BootMillis) -> Resu
 /// An acquire without an answer may have been granted, and nobody repeats it. What this holder has of the wanted keys and
 /// no guard knows of is given back; when that cannot be found out for as long as one call may take, the
 /// ttl does it, since only known leases are renewed.
-async fn give_back_orphans(core: &Core, request: &Acquire, pool: bool) {
+pub(super) async fn give_back_orphans(core: &Core, request: &Acquire, pool: bool) {
     let until = core.clock.boot().plus(core.options.call_limit_ms);
     for key in request.want.keys() {
         let Some(lease) = look_up(core, key, until).await else {

@@ -259,6 +259,18 @@ impl Keeper {
         acquire::acquire(self.alive.clone(), request).await
     }
 
+    /// A request for a pool that was not answered is not repeated any more: gives back what it may have been
+    /// granted, found by the request's id. Nobody has to wait for it.
+    pub fn abandon(&self, request: Acquire) {
+        let core = self.alive.core.clone();
+        let runtime = core.runtime.clone();
+        let tasks = core.tasks.clone();
+        tasks.spawn_on(
+            async move { acquire::give_back_orphans(&core, &request, true).await },
+            &runtime,
+        );
+    }
+
     /// Asks for one key, without waiting.
     pub async fn acquire_one(&self, key: Key, ttl: Ttl) -> Result<Guard, Error> {
         let mut guards = self.acquire(self.request(key, ttl)).await?;

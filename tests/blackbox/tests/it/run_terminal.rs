@@ -166,6 +166,33 @@ async fn ctrl_z_stops_the_job_and_fg_and_bg_continue_it() {
 }
 
 #[tokio::test]
+async fn a_stop_that_is_sent_to_leasehold_stops_the_program_too() {
+    for shell in SHELLS {
+        let server = Server::start().await;
+        let mut terminal = Terminal::open(&server, shell);
+        let program = terminal.run("--ttl 60s", "exec sleep 1000", " &").await;
+        for _ in 0..2 {
+            terminal.types("kill -TSTP %1\n");
+            becomes(program, Some('T')).await;
+            terminal.answers().await;
+            terminal.types("bg %1\n");
+            becomes(program, Some('S')).await;
+            terminal.answers().await;
+        }
+        terminal.types("fg %1\n");
+        gets_the_terminal(program).await;
+        terminal.types(CTRL_Z);
+        becomes(program, Some('T')).await;
+        terminal.answers().await;
+        terminal.types("fg %1\n");
+        gets_the_terminal(program).await;
+        terminal.types(CTRL_C);
+        becomes(program, None).await;
+        is_released(&server).await;
+    }
+}
+
+#[tokio::test]
 async fn a_program_that_is_stopped_until_its_deadline_is_ended() {
     for shell in SHELLS {
         let server = Server::start().await;

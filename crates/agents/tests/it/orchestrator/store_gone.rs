@@ -9,6 +9,7 @@ use lease::{
     session::{Reason, State},
 };
 use leasehold_testkit::wait::until;
+use tokio::time::Instant;
 
 use crate::orchestrator::{
     faulty::{Blow, Faulty, Plan},
@@ -206,5 +207,37 @@ async fn lost_answers_of_a_pool_keep_no_session_from_its_tuner() {
         world.reaches(key, State::Running).await;
     }
     assert_eq!(world.leases("tuner").await.len(), SESSIONS);
+    worker.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_stops_between_two_unanswered_attempts_keeps_no_slot() {
+    let world = World::new();
+    let store = Faulty::new(world.authority.clone(), None);
+    let worker = world
+        .worker_on(store.clone(), world.options("worker", &["one"]))
+        .await;
+    store.lose_slots(usize::MAX);
+    let session = world.accept("channel", "virtual", 60_000).await;
+    until(SOON, "a slot is granted", async || {
+        !world.leases("tuner").await.is_empty()
+    })
+    .await;
+    // Within an attempt the pauses are shorter than this, so these are the ones between two of them.
+    let mut last = (0, Instant::now());
+    until(4 * SOON, "nobody asks", async || {
+        let asked = store.calls().iter().filter(|it| **it == "acquire").count();
+        if asked != last.0 {
+            last = (asked, Instant::now());
+        }
+        last.1.elapsed() > Duration::from_millis(700)
+    })
+    .await;
+    world.ask_to_stop(&session).await;
+    world.over(&session).await;
+    until(SOON, "the slot is free", async || {
+        world.leases("tuner").await.is_empty()
+    })
+    .await;
     worker.stop().await.unwrap();
 }
