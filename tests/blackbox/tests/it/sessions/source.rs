@@ -71,6 +71,11 @@ async fn answer(
         .lines()
         .find_map(|line| line.strip_prefix("Authorization: "));
     logins.lock().unwrap().extend(login.map(str::to_owned));
+    if login.is_none() && path.starts_with("/guarded") {
+        let ask = b"HTTP/1.1 401 Unauthorized\r\nwww-authenticate: Basic realm=\"x\"\r\n\
+            content-length: 0\r\nconnection: close\r\n\r\n";
+        return stream.write_all(ask).await;
+    }
     let Ok(bytes) = tokio::fs::read(folder.join(path.trim_start_matches('/'))).await else {
         let none = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
         return stream.write_all(none).await;
@@ -78,10 +83,10 @@ async fn answer(
     stream
         .write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n")
         .await?;
-    let per_second = if path.starts_with("/live") {
-        bytes.len() / CLIP_SECONDS
-    } else {
+    let per_second = if path.starts_with("/list") {
         bytes.len()
+    } else {
+        bytes.len() / CLIP_SECONDS
     };
     let (first, rest) = bytes.split_at(bytes.len().min(per_second * AHEAD_SECONDS));
     stream.write_all(first).await?;
@@ -107,10 +112,10 @@ const PICTURE: [&str; 5] = ["-f", "lavfi", "-i", "testsrc=size=128x72:rate=10", 
 const CODEC: [&str; 4] = ["-c:v", "mpeg2video", "-g", "10"];
 
 /// A clip under the name of a service.
-async fn clip(folder: &Dir) {
+async fn clip(folder: &Dir, service: &str) {
     let length = CLIP_SECONDS.to_string();
-    let file = ["-f", "mpegts", "file:live:1:0"];
-    let clip = [&PICTURE[..], &[&length], &CODEC, &file].concat();
+    let file = format!("file:{service}");
+    let clip = [&PICTURE[..], &[&length], &CODEC, &["-f", "mpegts", &file]].concat();
     ffmpeg(folder, &clip).await;
 }
 
@@ -118,13 +123,13 @@ async fn clip(folder: &Dir) {
 async fn heavy_the_login_of_a_source_is_in_no_argument() {
     const SECRET: &str = "s3ss10n-w0rd";
     let folder = Dir::new("receiver");
-    clip(&folder).await;
+    clip(&folder, "guarded").await;
     let receiver = Receiver::start(folder.path()).await;
     let template = format!("http://ann:{SECRET}@{}/{{service_ref}}", receiver.address);
     let file = format!("sessions: {{source_template: '{template}'}}\n");
     let api = Api::start_with(None, &[], Some(&file)).await;
 
-    let id = api.start_session("live:1:0", "low").await;
+    let id = api.start_session("guarded", "low").await;
     api.reaches(&id, "running", SOON).await;
     assert!(!receiver.logins.lock().unwrap().is_empty(), "it logged in");
     // While it runs: nothing that other users can see has it.
@@ -151,7 +156,7 @@ async fn heavy_the_login_of_a_source_is_in_no_argument() {
 #[tokio::test]
 async fn heavy_ffmpeg_plays_a_configured_source() {
     let folder = Dir::new("receiver");
-    clip(&folder).await;
+    clip(&folder, "live:1:0").await;
     // Without its end, a playlist is a live one: players wait for more.
     let hls = [
         "-hls_time",
