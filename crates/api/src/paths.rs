@@ -139,6 +139,15 @@ pub fn fill(path: &str, values: &[&str]) -> String {
         .join("/")
 }
 
+/// The path of a runner that is named by its id, or by `tenant/id` where another tenant may have one of the
+/// same name.
+pub fn runner(path: &str, runner: &str) -> String {
+    match runner.split_once('/') {
+        Some((tenant, id)) => format!("{}?tenant_id={}", fill(path, &[id]), encode(tenant)),
+        None => fill(path, &[runner]),
+    }
+}
+
 /// Encodes one segment of a path, or one value of a query.
 pub fn encode(text: &str) -> String {
     use std::fmt::Write as _;

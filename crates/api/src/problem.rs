@@ -80,6 +80,9 @@ codes! {
     /// Another live incarnation has this runner id.
     RunnerAlreadyRegistered = "RUNNER_ALREADY_REGISTERED", 409, true, true, "This runner id is in use",
         "Give each runner an id of its own. After a crash, wait until the presence of the former process has lapsed.";
+    /// Several tenants have a runner, or a holder, of this name.
+    NameAmbiguous = "NAME_AMBIGUOUS", 409, false, true, "Several tenants have one of this name",
+        "Add `tenant_id=…` to the query, or use a credential that is bound to the tenant.";
     /// The holder has as many leases as it may have.
     RunnerAtCapacity = "RUNNER_AT_CAPACITY", 409, true, true, "The holder is at its capacity",
         "Release something, raise the capacity, or let another holder take it.";

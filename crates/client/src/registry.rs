@@ -69,9 +69,9 @@ impl Client {
         Ok(found)
     }
 
-    /// One runner.
+    /// One runner: its id, or `tenant/id`.
     pub async fn runner(&self, runner_id: &str) -> Result<Runner, Error> {
-        self.call(self.get(paths::fill(paths::RUNNER, &[runner_id])))
+        self.call(self.get(paths::runner(paths::RUNNER, runner_id)))
             .await
     }
 
@@ -82,14 +82,14 @@ impl Client {
             RunnerOrder::Uncordon => paths::RUNNER_UNCORDON,
             RunnerOrder::Drain => paths::RUNNER_DRAIN,
         };
-        let mut call = self.get(paths::fill(path, &[runner_id]));
+        let mut call = self.get(paths::runner(path, runner_id));
         call.method = Method::POST;
         self.call(call).await
     }
 
     /// Takes a runner off the list; what it has is free immediately.
     pub async fn remove_runner(&self, runner_id: &str) -> Result<RunnerRemoved, Error> {
-        let mut call = self.get(paths::fill(paths::RUNNER, &[runner_id]));
+        let mut call = self.get(paths::runner(paths::RUNNER, runner_id));
         call.method = Method::DELETE;
         self.call(call).await
     }

@@ -21,7 +21,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(500);
 Example:
   leasehold runner cordon edge-1")]
 pub struct Cordon {
-    /// The runners
+    /// The runners, or TENANT/RUNNER where two tenants have one of this name
     #[arg(value_name = "RUNNER", required = true)]
     runners: Vec<String>,
     #[command(flatten)]
@@ -34,7 +34,7 @@ pub struct Cordon {
 Example:
   leasehold runner uncordon edge-1")]
 pub struct Uncordon {
-    /// The runners
+    /// The runners, or TENANT/RUNNER where two tenants have one of this name
     #[arg(value_name = "RUNNER", required = true)]
     runners: Vec<String>,
     #[command(flatten)]
@@ -50,7 +50,7 @@ Examples:
   leasehold runner drain edge-1
   leasehold runner drain edge-1 --wait    # until it has no cameras")]
 pub struct Drain {
-    /// The runners
+    /// The runners, or TENANT/RUNNER where two tenants have one of this name
     #[arg(value_name = "RUNNER", required = true)]
     runners: Vec<String>,
     /// Wait until the runners have no cameras

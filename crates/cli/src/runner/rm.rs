@@ -22,7 +22,7 @@ Examples:
   leasehold runner rm edge-1 --yes
   leasehold runner rm edge-1 --force --yes      # it is still there")]
 pub struct Arguments {
-    /// The runner
+    /// The runner, or TENANT/RUNNER where two tenants have one of this name
     #[arg(value_name = "RUNNER")]
     runner_id: String,
     /// Remove it although it is still there, or has cameras
@@ -50,7 +50,10 @@ pub async fn run(arguments: Arguments, client: &Client) -> Outcome {
     arguments
         .sure
         .about(&format!("removing runner {id} with its {cameras} cameras"))?;
-    let removed = client.remove_runner(id).await.map_err(refused)?;
+    let removed = client
+        .remove_runner(&arguments.runner_id)
+        .await
+        .map_err(refused)?;
     if arguments.format.json {
         print::json(&removed)?;
     } else {

@@ -17,7 +17,7 @@ Examples:
   leasehold runner show edge-1
   leasehold runner show edge-1 --json | jq '.assigned_cameras[]'")]
 pub struct Arguments {
-    /// The runner
+    /// The runner, or TENANT/RUNNER where two tenants have one of this name
     #[arg(value_name = "RUNNER")]
     runner_id: String,
     #[command(flatten)]

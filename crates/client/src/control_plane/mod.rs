@@ -114,11 +114,19 @@ impl ControlPlaneClient {
         self.send(Method::POST, path, &request, false).await.into()
     }
 
-    /// A runner as the control plane knows it.
+    /// A runner as the control plane knows it: its id, or `tenant/id`.
     pub async fn runner(&self, runner_id: &str) -> Outcome<Runner> {
-        self.get(&paths::fill(paths::RUNNER, &[runner_id]))
+        self.get(&self.runner_path(paths::RUNNER, runner_id))
             .await
             .into()
+    }
+
+    /// The document's endpoints know a runner by its id alone.
+    fn runner_path(&self, path: &str, runner_id: &str) -> String {
+        match runner_id.split_once('/') {
+            Some((_, id)) if self.is_plain() => paths::runner(path, id),
+            _ => paths::runner(path, runner_id),
+        }
     }
 
     /// The runners of a site.
@@ -138,7 +146,7 @@ impl ControlPlaneClient {
 
     /// Takes this runner off the list; what it has is free at once.
     pub async fn remove_runner(&self, runner_id: &str) -> Outcome<RunnerRemoved> {
-        let path = paths::fill(paths::RUNNER, &[runner_id]);
+        let path = self.runner_path(paths::RUNNER, runner_id);
         self.delete(&path).await.into()
     }
 
@@ -150,7 +158,7 @@ impl ControlPlaneClient {
         request: &RunnerHeartbeatRequest,
         leases: &[Lease],
     ) -> Outcome<RunnerHeartbeatAnswer> {
-        let path = paths::fill(paths::RUNNER_HEARTBEAT, &[runner_id]);
+        let path = self.runner_path(paths::RUNNER_HEARTBEAT, runner_id);
         let mut request = request.clone();
         request.active_leases = leases.iter().map(|it| it.lease_id.clone()).collect();
         if !self.is_plain() {
@@ -165,6 +173,7 @@ impl ControlPlaneClient {
             }
         }
         request.incarnation = None;
+        let path = self.runner_path(paths::RUNNER_HEARTBEAT, runner_id);
         let told: Result<Value, Error> = self.send(Method::PUT, &path, &request, true).await;
         let status = match told {
             Ok(value) => plain::status(&value),
@@ -179,7 +188,7 @@ impl ControlPlaneClient {
         runner_id: &str,
         request: &RunnerHeartbeatRequest,
     ) -> Outcome<Value> {
-        let path = paths::fill(paths::RUNNER_HEARTBEAT, &[runner_id]);
+        let path = self.runner_path(paths::RUNNER_HEARTBEAT, runner_id);
         self.send(Method::PUT, &path, request, true).await.into()
     }
 
@@ -237,7 +246,7 @@ impl ControlPlaneClient {
 
     /// The live leases of a runner.
     pub async fn runner_leases(&self, runner_id: &str) -> Outcome<Vec<Lease>> {
-        let path = paths::fill(paths::BY_RUNNER, &[runner_id]);
+        let path = self.runner_path(paths::BY_RUNNER, runner_id);
         self.list(&path, "leases").await.into()
     }
 
@@ -345,7 +354,9 @@ impl ControlPlaneClient {
             items.extend(found);
             match cursor {
                 Some(cursor) => {
-                    next = format!("{}?cursor={}", slashed(path), paths::encode(&cursor));
+                    let path = slashed(path);
+                    let sign = if path.contains('?') { '&' } else { '?' };
+                    next = format!("{path}{sign}cursor={}", paths::encode(&cursor));
                 }
                 None => break,
             }
@@ -368,5 +379,6 @@ impl ControlPlaneClient {
 
 /// Other servers insist on the slash.
 fn slashed(path: &str) -> String {
-    format!("{}/", path.trim_end_matches('/'))
+    let (path, query) = path.split_at(path.find('?').unwrap_or(path.len()));
+    format!("{}/{query}", path.trim_end_matches('/'))
 }

@@ -6,7 +6,7 @@
 use std::{
     collections::HashMap,
     future::{Future, ready},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
 use arc_swap::ArcSwap;
@@ -52,6 +52,8 @@ struct PlainLease {
 pub struct RunnerClient {
     service: ArcSwap<Service>,
     holder: Holder,
+    /// `tenant/name`, once it is registered.
+    full_name: OnceLock<String>,
     clock: Arc<dyn Clock>,
     losses: broadcast::Sender<Told>,
     // Both held for a few instructions, never over a call.
@@ -78,6 +80,7 @@ impl RunnerClient {
         Ok(Self {
             service: ArcSwap::from_pointee(service),
             holder,
+            full_name: OnceLock::new(),
             clock,
             losses,
             stream: Mutex::default(),
@@ -133,9 +136,17 @@ impl RunnerClient {
             })
             .await;
         if matches!(outcome, Outcome::Yes(_)) {
+            let name = format!("{}/{}", request.tenant_id, request.runner_id);
+            drop(self.full_name.set(name));
             self.keep_stream();
         }
         outcome
+    }
+
+    /// What the server knows this runner by.
+    fn name(&self) -> &str {
+        let own = self.full_name.get().map(String::as_str);
+        own.unwrap_or(self.holder.name.as_str())
     }
 
     /// Renews everything this runner has, and learns what it lost and should do.
@@ -144,7 +155,7 @@ impl RunnerClient {
         request: &RunnerHeartbeatRequest,
         leases: &[Lease],
     ) -> Outcome<RunnerHeartbeatAnswer> {
-        let name = self.holder.name.as_str();
+        let name = self.name();
         self.outcome("heartbeat", |at| async move {
             // A plain server's leases are renewed one by one, which the keeper does already.
             let leases: Vec<_> = if at.control.is_plain() {
@@ -159,7 +170,7 @@ impl RunnerClient {
 
     /// Takes this runner off the list.
     pub async fn deregister(&self) -> Outcome<RunnerRemoved> {
-        let name = self.holder.name.as_str();
+        let name = self.name();
         self.outcome("deregister", |at| async move {
             at.control.remove_runner(name).await
         })
@@ -496,7 +507,7 @@ impl RunnerClient {
                 .remote("reach", |at| async move { at.remote.now().await })
                 .await;
         }
-        let name = self.holder.name.as_str();
+        let name = self.name();
         match self
             .outcome("reach", |at| async move { at.control.runner(name).await })
             .await

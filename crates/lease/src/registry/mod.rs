@@ -100,6 +100,17 @@ pub fn is_name(text: &str) -> bool {
     !text.is_empty() && text.len() <= 255 && is_plain(text)
 }
 
+/// The key of the lease that says that a runner is there. Its name is given once within its tenant.
+pub fn presence_key(tenant: &str, runner: &str) -> Result<Key, Invalid> {
+    Key::new(RUNNER, &format!("{tenant}/{runner}"))
+}
+
+/// The runner whose presence this is, in a lease of this tenant.
+pub fn present_runner<'a>(presence: &'a Key, tenant: &str) -> Option<&'a str> {
+    let own = presence.id().strip_prefix(tenant)?;
+    own.strip_prefix('/').filter(|_| presence.kind() == RUNNER)
+}
+
 /// The key of a record that belongs to a site: its id is `tenant/site/name`, so that one prefix lists
 /// a tenant or a site.
 pub fn site_key(kind: &str, tenant: &str, site: &str, name: &str) -> Result<Key, Invalid> {

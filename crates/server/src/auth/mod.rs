@@ -79,6 +79,12 @@ impl Caller {
             .is_none_or(|own| tenant == Some(own) || planted(Bug::TenantsSeeEachOther))
     }
 
+    /// The same caller, for what it does to something of this tenant.
+    pub(crate) fn within(mut self, tenant: Option<&str>) -> Self {
+        self.tenant = self.tenant.or_else(|| tenant.map(Into::into));
+        self
+    }
+
     /// The tenant that a question of this caller is about: its own, if it is bound to one.
     pub fn tenant_of(&self, asked: Option<String>) -> Result<Option<String>, Reject> {
         let Some(own) = self.tenant.as_deref() else {

@@ -2,7 +2,10 @@
 
 use std::{future::Future, time::Duration};
 
-use lease::{Acquire, Acquired, Cause, Committed, Expect, Transaction, polling::WEIGHT};
+use lease::{
+    Acquire, Acquired, Cause, Committed, Expect, Key, Transaction, Want,
+    polling::{NODE, WEIGHT},
+};
 use leasehold_api::Code;
 use tokio::time::timeout;
 
@@ -48,7 +51,7 @@ pub(crate) async fn acquire(
 pub(crate) async fn announce(
     app: &App,
     caller: &Caller,
-    presence: Acquire,
+    mut presence: Acquire,
 ) -> Result<Acquired, Reject> {
     if presence.labels.get(WEIGHT).is_some() && !caller.is_agent() {
         // Targets would be assigned to it.
@@ -57,6 +60,11 @@ pub(crate) async fn announce(
             "the label weight announces an instance that polls: this needs the scope leases:admin \
              without a tenant",
         ));
+    }
+    if let Some(tenant) = &caller.tenant {
+        // A name is given once within a tenant.
+        let name = format!("{tenant}/{}", presence.holder.name.as_str());
+        presence.want = Want::one(Key::new(NODE, &name)?);
     }
     acquire(app, caller, presence, Budget::Presence).await
 }

@@ -3,7 +3,7 @@
 
 use lease::{
     Acquire, Acquired, Cause, Holder, Key, Labels,
-    registry::{Asked, CAMERA, Camera, Denied, RUNNER, Runner, RunnerStatus, admit},
+    registry::{Asked, CAMERA, Camera, Denied, Runner, RunnerStatus, admit},
 };
 use leasehold_api::{AcquireRequest, Code};
 
@@ -25,10 +25,11 @@ pub(crate) async fn acquire(
     let uuid = request.camera_uuid.as_deref().unwrap_or_default();
     let runner_id = acquire.holder.name.as_str().to_owned();
     for _ in 0..store::ATTEMPTS {
-        let (camera, runner) =
-            tokio::join!(cameras::find(app, caller, uuid), runner(app, &runner_id));
-        let camera = camera?;
-        let runner = runner?.ok_or_else(runners::unknown)?;
+        let camera = cameras::find(app, caller, uuid).await?;
+        // A camera goes to the runners of its own tenant.
+        let tenant = camera.value.tenant_id.as_str();
+        let runner = runners::find_in(app, Some(tenant), &runner_id).await?;
+        let runner = runner.ok_or_else(runners::unknown)?;
         let asked = Asked {
             // A runner that keeps no incarnation of its own means the one that is registered.
             incarnation: request
@@ -80,7 +81,9 @@ pub(crate) async fn successor(app: &App, key: &Key, successor: &Holder) -> Resul
         return Ok(());
     };
     let camera = store::load(app.authority(), place.value.key(CAMERA, key.id())?);
-    let (camera, runner) = tokio::join!(camera, runner(app, successor.name.as_str()));
+    let tenant = Some(place.value.tenant_id.as_str());
+    let runner = runners::find_in(app, tenant, successor.name.as_str());
+    let (camera, runner) = tokio::join!(camera, runner);
     let camera: Option<Found<Camera>> = camera?;
     let Some(camera) = camera else {
         return Ok(());
@@ -111,13 +114,6 @@ fn denied(denied: Denied) -> Reject {
             Code::RunnerAlreadyRegistered,
             "another incarnation of this runner is registered",
         ),
-    }
-}
-
-async fn runner(app: &App, id: &str) -> Result<Option<Found<Runner>>, Reject> {
-    match place_of(app.authority(), RUNNER, id).await? {
-        Some(place) => store::load(app.authority(), place.value.key(RUNNER, id)?).await,
-        None => Ok(None),
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use lease::{
     Acquired, Holder, Lease, LeaseId, Loss, Renew, Renewal, Renewals, Revision, UnixMillis,
-    registry::{CAMERA, RUNNER, Reason, Report, Runner, RunnerStatus, SiteCamera},
+    registry::{CAMERA, RUNNER, Reason, Report, Runner, RunnerStatus, SiteCamera, presence_key},
 };
 use leasehold_api::{
     Assignments, CameraVersion, Code, GiveUp, LostLease, RunnerHeartbeatAnswer,
@@ -20,7 +20,7 @@ const MAX_ACTIVE: usize = Runner::MAX_CAPACITY as usize;
 pub(crate) async fn heartbeat(
     app: &App,
     caller: &Caller,
-    id: &str,
+    named: runners::Named<'_>,
     request: RunnerHeartbeatRequest,
 ) -> Result<RunnerHeartbeatAnswer, Reject> {
     if request.active_leases.len() > MAX_ACTIVE {
@@ -29,7 +29,7 @@ pub(crate) async fn heartbeat(
     if request.camera_status.len() > MAX_ACTIVE {
         return Err(Reject::field("camera_status", "at most 10,000 cameras"));
     }
-    let found = runners::find(app, caller, id).await?;
+    let found = runners::find(app, caller, named).await?;
     let runner = &found.value;
     if request
         .incarnation
@@ -44,7 +44,8 @@ pub(crate) async fn heartbeat(
     let at = app.authority().now().await?;
     let holder = runners::holder(runner)?;
     let mut live = ops::live_of(app, &holder, Some(&runner.tenant_id)).await?;
-    live.retain(|lease| lease.key.kind() == CAMERA || lease.key.kind() == RUNNER);
+    let presence = presence_key(&runner.tenant_id, &runner.runner_id)?;
+    live.retain(|lease| lease.key.kind() == CAMERA || lease.key == presence);
     let report = report(&request, &live, at)?;
     let (kept, lost) = renew(app, caller, holder, live, &request.active_leases, &report).await?;
     let presence = present(app, caller, runner, kept.presence, &report).await?;

@@ -1,16 +1,16 @@
 //! What a server looks after by itself: it counts cameras that nobody has, by reason, and forgets runners
 //! that have been away for long.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use lease::{
-    Committed, Transaction, UnixMillis,
-    registry::{RUNNER, Reason, Runner, RunnerStatus},
+    Committed, Incarnation, Key, Transaction, UnixMillis,
+    registry::{RUNNER, Reason, Runner, RunnerStatus, presence_key},
 };
 use leasehold_clock::Ticks;
 
 use super::{
-    Place, index_key, runners,
+    Place, runners,
     site::SITE_CHANGE,
     store::{self, Found},
     view::Planned,
@@ -24,8 +24,8 @@ const LOOK_MS: u64 = 10_000;
 #[derive(Default)]
 pub(crate) struct Housekeeping {
     unowned: HashMap<String, UnixMillis>,
-    /// By name and incarnation.
-    absent: HashMap<(String, String), UnixMillis>,
+    /// By the key of its presence, and incarnation.
+    absent: HashMap<(Key, Incarnation), UnixMillis>,
 }
 
 /// Looks after everything until it is dropped.
@@ -84,18 +84,14 @@ impl Housekeeping {
     ) -> Result<(), Reject> {
         let authority = app.authority();
         let all: Vec<Found<Runner>> = store::all(authority, RUNNER, String::new()).await?;
-        let present: BTreeSet<(String, String)> = runners::live(authority, RUNNER, None, None)
+        let present: HashSet<(Key, Incarnation)> = runners::live(authority, RUNNER, None, None)
             .await?
             .into_iter()
-            .map(|lease| {
-                let incarnation = lease.holder.incarnation.as_str().to_owned();
-                (lease.key.id().to_owned(), incarnation)
-            })
+            .map(|lease| (lease.key, lease.holder.incarnation))
             .collect();
         let mut counts: BTreeMap<&'static str, i64> = BTreeMap::new();
         for found in &all {
-            let (name, start) = (&found.value.runner_id, &found.value.incarnation);
-            let is_present = present.contains(&(name.clone(), start.as_str().to_owned()));
+            let is_present = present.contains(&presence_of(&found.value)?);
             let status = match found.value.status {
                 _ if !is_present => "absent",
                 RunnerStatus::Active => "active",
@@ -111,8 +107,7 @@ impl Housekeeping {
         }
         let mut absent = HashMap::new();
         for found in &all {
-            let id = found.value.runner_id.clone();
-            let name = (id.clone(), found.value.incarnation.as_str().to_owned());
+            let name = presence_of(&found.value)?;
             if present.contains(&name) {
                 continue;
             }
@@ -124,19 +119,22 @@ impl Housekeeping {
             // One that registers meanwhile writes its record, and is not forgotten.
             let transaction = Transaction {
                 expect: vec![found.expect()],
-                writes: vec![
-                    store::remove(found.key.clone(), "forgotten"),
-                    store::remove(index_key(RUNNER, &id)?, "forgotten"),
-                ],
+                writes: runners::removal(authority, found, "forgotten").await?,
                 ..Transaction::default()
             };
             if let Committed::Done { .. } = store::commit(app, transaction).await? {
-                tracing::info!(runner = id, "runner forgotten");
+                tracing::info!(runner = %found.key.id(), "runner forgotten");
             }
         }
         self.absent = absent;
         Ok(())
     }
+}
+
+/// What a runner's presence is known by.
+fn presence_of(runner: &Runner) -> Result<(Key, Incarnation), Reject> {
+    let key = presence_key(&runner.tenant_id, &runner.runner_id)?;
+    Ok((key, runner.incarnation.clone()))
 }
 
 /// The cameras that somebody should have and nobody has, each with the reason.

@@ -17,13 +17,16 @@ pub(crate) mod trouble;
 pub(crate) mod view;
 mod zones;
 
-use lease::{Authority, Key, registry::FieldError};
+use lease::{
+    Authority, Key,
+    registry::{CAMERA, FieldError, RUNNER},
+};
 use serde::{Deserialize, Serialize};
 
 use crate::{Reject, auth::Caller};
 
-/// Where something with a name of its own lives. Cameras and runners are found by their names alone,
-/// so a name can be given only once.
+/// Where something with a name of its own lives. Cameras are found by their names alone, so a name can be
+/// given only once; the name of a runner, once within a tenant.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub(crate) struct Place {
     pub tenant_id: String,
@@ -33,7 +36,7 @@ pub(crate) struct Place {
 impl Place {
     pub fn new(tenant: &str, site: &str) -> Result<Self, Reject> {
         // The one check of both names.
-        lease::registry::site_key(lease::registry::CAMERA, tenant, site, "-")?;
+        lease::registry::site_key(CAMERA, tenant, site, "-")?;
         Ok(Self {
             tenant_id: tenant.to_owned(),
             site_id: site.to_owned(),
@@ -115,12 +118,19 @@ pub(crate) async fn guard_keys(
         return Ok(());
     }
     for key in keys {
-        let kind = key.kind();
-        if kind != lease::registry::CAMERA && kind != lease::registry::RUNNER {
-            continue;
-        }
-        let place = place_of(authority, kind, key.id()).await?;
-        if place.is_some_and(|found| !caller.sees(Some(&found.value.tenant_id))) {
+        let foreign = match key.kind() {
+            CAMERA => {
+                let place = place_of(authority, CAMERA, key.id()).await?;
+                place.is_some_and(|found| !caller.sees(Some(&found.value.tenant_id)))
+            }
+            // `tenant/name`.
+            RUNNER => key
+                .id()
+                .split_once('/')
+                .is_some_and(|(tenant, _)| !caller.sees(Some(tenant))),
+            _ => false,
+        };
+        if foreign {
             return Err(Reject::new(
                 leasehold_api::Code::AuthorizationFailed,
                 format!("{key} is not yours to take"),

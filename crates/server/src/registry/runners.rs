@@ -5,15 +5,15 @@ use std::collections::HashMap;
 
 use lease::{
     Acquire, Authority, Cause, Committed, Holder, HolderName, Incarnation, Key, Labels, Lease,
-    LeaseQuery, LeaseRef, Status, Transaction, Ttl, UnixMillis,
-    registry::{CAMERA, RUNNER, Report, Runner, RunnerStatus},
+    LeaseQuery, LeaseRef, RecordQuery, Status, Transaction, Ttl, UnixMillis, Write,
+    registry::{CAMERA, RUNNER, Report, Runner, RunnerStatus, is_name, presence_key},
 };
 use leasehold_api::{Code, RegisterRequest, Seconds};
 use serde_json::Map;
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    Place, index_key, invalid, place_of,
+    Place, index_kind, invalid,
     store::{self, Found},
 };
 use crate::{App, Reject, auth::Caller, query::MAX_PAGE};
@@ -39,15 +39,86 @@ pub(crate) fn place(runner: &Runner) -> Place {
     }
 }
 
+/// A runner as a caller names it.
+#[derive(Clone, Copy)]
+pub(crate) struct Named<'a> {
+    pub id: &'a str,
+    /// Whose; a caller that is bound to a tenant means its own.
+    pub tenant: Option<&'a str>,
+}
+
 /// A runner by its name, if this caller may know of it.
-pub(crate) async fn find(app: &App, caller: &Caller, id: &str) -> Result<Found<Runner>, Reject> {
-    let place = place_of(app.authority(), RUNNER, id).await?;
-    let place = place
-        .filter(|found| caller.sees(Some(&found.value.tenant_id)))
-        .ok_or_else(unknown)?;
-    store::load(app.authority(), place.value.key(RUNNER, id)?)
-        .await?
-        .ok_or_else(unknown)
+pub(crate) async fn find(
+    app: &App,
+    caller: &Caller,
+    named: Named<'_>,
+) -> Result<Found<Runner>, Reject> {
+    let tenant = caller.tenant_of(named.tenant.map(str::to_owned))?;
+    let found = find_in(app, tenant.as_deref(), named.id).await?;
+    found.ok_or_else(unknown)
+}
+
+/// The runner of this name in this tenant, or the only one of this name.
+pub(crate) async fn find_in(
+    app: &App,
+    tenant: Option<&str>,
+    id: &str,
+) -> Result<Option<Found<Runner>>, Reject> {
+    let place = match tenant {
+        Some(tenant) => place_in(app.authority(), tenant, id).await?,
+        None => only_place(app.authority(), id).await?,
+    };
+    match place {
+        Some(place) => store::load(app.authority(), place.value.key(RUNNER, id)?).await,
+        None => Ok(None),
+    }
+}
+
+/// The record that says where the runner of this name and tenant lives. The name comes first, so that one
+/// prefix finds all namesakes.
+fn index_key(tenant: &str, id: &str) -> Result<Key, Reject> {
+    Ok(Key::new(&index_kind(RUNNER), &format!("{id}/{tenant}"))?)
+}
+
+/// Where the runner of this name and tenant lives.
+pub(super) async fn place_in(
+    authority: &dyn Authority,
+    tenant: &str,
+    id: &str,
+) -> Result<Option<Found<Place>>, Reject> {
+    // A name that nothing can have belongs to nothing.
+    if !is_name(tenant) || !is_name(id) {
+        return Ok(None);
+    }
+    let place = store::load(authority, index_key(tenant, id)?).await?;
+    if place.is_some() {
+        return Ok(place);
+    }
+    // Versions before this one kept it under its name alone.
+    let former = super::place_of(authority, RUNNER, id).await?;
+    Ok(former.filter(|place| place.value.tenant_id == tenant))
+}
+
+/// Where the only runner of this name lives.
+async fn only_place(authority: &dyn Authority, id: &str) -> Result<Option<Found<Place>>, Reject> {
+    if !is_name(id) {
+        return Ok(None);
+    }
+    let query = RecordQuery {
+        kind: index_kind(RUNNER),
+        prefix: format!("{id}/"),
+        after: None,
+        limit: 2,
+    };
+    let (mut namesakes, _) = store::page::<Place>(authority, query).await?;
+    match namesakes.len() {
+        0 => super::place_of(authority, RUNNER, id).await,
+        1 => Ok(namesakes.pop()),
+        _ => Err(Reject::new(
+            Code::NameAmbiguous,
+            format!("several tenants have a runner {id}: add tenant_id to the query"),
+        )),
+    }
 }
 
 /// The lease that says a runner is there, while it is.
@@ -55,9 +126,8 @@ pub(crate) async fn presence(
     authority: &dyn Authority,
     runner: &Runner,
 ) -> Result<Option<Lease>, Reject> {
-    let lease = authority
-        .lease(Key::new(RUNNER, &runner.runner_id)?)
-        .await?;
+    let key = presence_key(&runner.tenant_id, &runner.runner_id)?;
+    let lease = authority.lease(key).await?;
     Ok(lease.filter(|lease| lease.holder.incarnation == runner.incarnation))
 }
 
@@ -112,16 +182,9 @@ pub(crate) async fn register(
         let now = authority.now().await?;
         let runner = runner(&request, ttl, now)?;
         let place = place(&runner);
-        let before = place_of(authority, RUNNER, &runner.runner_id).await?;
-        // The name of another tenant's runner is taken, present or not.
-        if before
-            .as_ref()
-            .is_some_and(|before| before.value.tenant_id != runner.tenant_id)
-        {
-            return Err(in_use(&runner.runner_id));
-        }
+        let before = place_in(authority, &runner.tenant_id, &runner.runner_id).await?;
         let key = place.key(RUNNER, &runner.runner_id)?;
-        let index = index_key(RUNNER, &runner.runner_id)?;
+        let index = index_key(&runner.tenant_id, &runner.runner_id)?;
         let old = match &before {
             Some(before) => {
                 let key = before.value.key(RUNNER, &runner.runner_id)?;
@@ -130,15 +193,18 @@ pub(crate) async fn register(
             None => None,
         };
         let created = old.as_ref().map_or(now, |old| old.created_at);
-        let mut expect = vec![match &before {
-            Some(before) => before.expect(),
-            None => store::absent(index.clone()),
-        }];
+        let mut expect: Vec<_> = before.iter().map(Found::expect).collect();
         expect.extend(old.as_ref().map(Found::expect));
         let mut writes = vec![
-            store::put(index, &place, created, now, "registered")?,
+            store::put(index.clone(), &place, created, now, "registered")?,
             store::put(key.clone(), &runner, created, now, "registered")?,
         ];
+        // Nobody came meanwhile, and what an earlier version noted under the name alone moves.
+        if before.as_ref().is_none_or(|before| before.key != index) {
+            expect.push(store::absent(index));
+            let former = before.as_ref().map(|before| before.key.clone());
+            writes.extend(former.map(|key| store::remove(key, "moved")));
+        }
         if let Some(old) = old.as_ref().filter(|old| old.key != key) {
             writes.push(store::remove(old.key.clone(), "moved"));
         }
@@ -228,7 +294,7 @@ pub(crate) fn presence_of(runner: &Runner) -> Result<Acquire, Reject> {
         labels: Labels::new(labels.into())?,
         release_on_death: true,
         ..Acquire::one(
-            Key::new(RUNNER, &runner.runner_id)?,
+            presence_key(&runner.tenant_id, &runner.runner_id)?,
             holder(runner)?,
             runner.presence_ttl,
         )
@@ -267,17 +333,14 @@ async fn release(app: &App, leases: Vec<LeaseRef>) -> Result<usize, Reject> {
 }
 
 /// Takes a runner off the list, and everything it has from it.
-pub(crate) async fn delete(app: &App, caller: &Caller, id: &str) -> Result<usize, Reject> {
+pub(crate) async fn delete(app: &App, caller: &Caller, named: Named<'_>) -> Result<usize, Reject> {
     for _ in 0..store::ATTEMPTS {
-        let found = find(app, caller, id).await?;
+        let found = find(app, caller, named).await?;
         let presence = presence(app.authority(), &found.value).await?;
         // The record goes first: an acquire that still saw it fails from here on.
         let transaction = Transaction {
             expect: vec![found.expect()],
-            writes: vec![
-                store::remove(found.key.clone(), "removed"),
-                store::remove(index_key(RUNNER, id)?, "removed"),
-            ],
+            writes: removal(app.authority(), &found, "removed").await?,
             release: presence.iter().map(LeaseRef::from).collect(),
             ..Transaction::default()
         };
@@ -289,15 +352,29 @@ pub(crate) async fn delete(app: &App, caller: &Caller, id: &str) -> Result<usize
     Err(store::contended())
 }
 
+/// What takes a runner's records away.
+pub(super) async fn removal(
+    authority: &dyn Authority,
+    found: &Found<Runner>,
+    note: &'static str,
+) -> Result<Vec<Write>, Reject> {
+    let runner = &found.value;
+    let place = place_in(authority, &runner.tenant_id, &runner.runner_id).await?;
+    let keys = [found.key.clone()]
+        .into_iter()
+        .chain(place.map(|place| place.key));
+    Ok(keys.map(|key| store::remove(key, note)).collect())
+}
+
 /// Tells a runner what to do.
 pub(crate) async fn order(
     app: &App,
     caller: &Caller,
-    id: &str,
+    named: Named<'_>,
     status: RunnerStatus,
 ) -> Result<Found<Runner>, Reject> {
     for _ in 0..store::ATTEMPTS {
-        let mut found = find(app, caller, id).await?;
+        let mut found = find(app, caller, named).await?;
         if found.value.status == status {
             return Ok(found);
         }
@@ -321,7 +398,7 @@ pub(crate) async fn order(
             ..Transaction::default()
         };
         if let Committed::Done { .. } = store::commit(app, transaction).await? {
-            return find(app, caller, id).await;
+            return find(app, caller, named).await;
         }
     }
     Err(store::contended())
@@ -392,27 +469,30 @@ pub(crate) async fn shown_all(
     tenant: Option<&str>,
 ) -> Result<Vec<leasehold_api::Runner>, Reject> {
     let authority = app.authority();
-    let presences: HashMap<String, Lease> = live(authority, RUNNER, tenant, None)
+    let presences: HashMap<Key, Lease> = live(authority, RUNNER, tenant, None)
         .await?
         .into_iter()
-        .map(|lease| (lease.key.id().to_owned(), lease))
+        .map(|lease| (lease.key.clone(), lease))
         .collect();
-    let mut cameras: HashMap<String, Vec<String>> = HashMap::new();
+    // By tenant and name.
+    let mut cameras: HashMap<(String, String), Vec<String>> = HashMap::new();
     for lease in live(authority, CAMERA, tenant, None).await? {
-        let name = lease.holder.name.as_str().to_owned();
+        let tenant = lease.labels.tenant().unwrap_or_default().to_owned();
         cameras
-            .entry(name)
+            .entry((tenant, lease.holder.name.as_str().to_owned()))
             .or_default()
             .push(lease.key.id().to_owned());
     }
-    Ok(runners
+    runners
         .iter()
         .map(|runner| {
-            let id = &runner.value.runner_id;
+            let it = &runner.value;
             let presence = presences
-                .get(id)
-                .filter(|lease| lease.holder.incarnation == runner.value.incarnation);
-            view(runner, presence, cameras.remove(id).unwrap_or_default())
+                .get(&presence_key(&it.tenant_id, &it.runner_id)?)
+                .filter(|lease| lease.holder.incarnation == it.incarnation);
+            let name = (it.tenant_id.clone(), it.runner_id.clone());
+            let cameras = cameras.remove(&name).unwrap_or_default();
+            Ok(view(runner, presence, cameras))
         })
-        .collect())
+        .collect()
 }

@@ -547,7 +547,7 @@ async fn a_heartbeat_after_a_long_silence_brings_the_runner_back() {
         .await;
     assert_eq!(status, 200, "{answer}");
     assert_eq!(get(&server, "/api/v1/runners/r/").await["status"], "active");
-    let presence = get(&server, "/api/v1/leases/?kind=runner&id=r").await;
+    let presence = get(&server, "/api/v1/leases/?kind=runner&id=t/r").await;
     let presence = &presence["leases"][0];
     assert_eq!(
         presence["ttl_seconds"].as_f64(),

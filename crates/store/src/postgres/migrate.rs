@@ -13,6 +13,10 @@ use super::{
 const STEPS: &[(&str, &str)] = &[
     ("V1__tables", include_str!("migrations/V1__tables.sql")),
     ("V2__views", include_str!("migrations/V2__views.sql")),
+    (
+        "V3__runners_of_tenants",
+        include_str!("migrations/V3__runners_of_tenants.sql"),
+    ),
 ];
 
 /// Who migrates waits here for whoever was first, and then finds nothing to do.

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use ::lease::{Acquired, Departure, Key, LeaseQuery, Status};
+use ::lease::{Acquired, Departure, HolderName, LeaseQuery, Status};
 use axum::{
     extract::{Extension, FromRequestParts, Path, State, WebSocketUpgrade},
     response::{IntoResponse, Response},
 };
 use http::{HeaderMap, header::SEC_WEBSOCKET_PROTOCOL, request::Parts};
 use leasehold_api::{
-    HolderList, HolderPresence, HolderRemoved, NODE, PresenceRequest, paths, stream::Encoding,
+    Code, HolderList, HolderPresence, HolderRemoved, NODE, PresenceRequest, paths, stream::Encoding,
 };
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -21,7 +21,7 @@ use crate::{
     auth::{Auth, LeasesRead, LeasesWrite, Origin},
     ops,
     place::Place,
-    query::page_limit,
+    query::{MAX_PAGE, page_limit},
     streams::{self, Peer},
 };
 
@@ -61,24 +61,40 @@ async fn present(
 /// A process names its incarnation, so that it can end only its own presence: when a successor of the
 /// same name is there, nothing happens. Without one, whoever is there leaves.
 #[utoipa::path(delete, path = paths::HOLDER, tag = "holders", security(("bearer" = ["leases:write"])),
-    params(("name" = String, Path), Incarnation),
-    responses((status = 200, body = HolderRemoved), (status = 404, description = "It is not there, or only another incarnation is")))]
+    params(("name" = String, Path), Leaving),
+    responses((status = 200, body = HolderRemoved), (status = 409, description = "Several tenants have one of this name"), (status = 404, description = "It is not there, or only another incarnation is")))]
 async fn leave(
     Auth(caller, _): Auth<LeasesWrite>,
     State(app): State<App>,
     Path(name): Path<String>,
-    Query(query): Query<Incarnation>,
+    Query(query): Query<Leaving>,
 ) -> Result<Json<HolderRemoved>, Reject> {
-    let key = Key::new(NODE, &name).map_err(|invalid| Reject::field("name", invalid.expected))?;
     let own = query
         .incarnation
         .map(|incarnation| leasehold_api::holder(&name, Some(&incarnation)))
         .transpose()?;
-    let presence = app.authority().lease(key).await?;
-    let presence = presence
-        .filter(|lease| caller.sees(lease.labels.tenant()))
-        .filter(|lease| own.as_ref().is_none_or(|own| lease.holder == *own))
-        .ok_or_else(Reject::no_lease)?;
+    // Who of this name is there: one in each tenant at most.
+    let namesakes = LeaseQuery {
+        kind: Some(NODE.to_owned()),
+        holder: Some(HolderName::new(name)?),
+        status: Some(Status::Active),
+        tenant: tenant(&caller, query.tenant_id)?,
+        limit: MAX_PAGE,
+        ..LeaseQuery::default()
+    };
+    let namesakes = app.authority().leases(namesakes).await?.items;
+    let mut meant = namesakes
+        .into_iter()
+        .filter(|lease| own.as_ref().is_none_or(|own| lease.holder == *own));
+    let presence = meant.next().ok_or_else(Reject::no_lease)?;
+    if meant.next().is_some() {
+        return Err(Reject::new(
+            Code::NameAmbiguous,
+            "several tenants have a holder of this name: add tenant_id to the query",
+        ));
+    }
+    // Namesakes stay.
+    let caller = caller.within(presence.labels.tenant());
     let released = ops::depart(&app, &caller, Departure::Left(presence.holder)).await?;
     Ok(Json(HolderRemoved {
         success: true,
@@ -129,6 +145,16 @@ async fn list(
 struct Incarnation {
     /// The holder's process start.
     incarnation: Option<String>,
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct Leaving {
+    /// The holder's process start.
+    incarnation: Option<String>,
+    /// Whose, where several tenants have one of this name.
+    tenant_id: Option<String>,
 }
 
 /// The holder's stream, as a WebSocket: everything a holder does goes up, answers and losses come down.

@@ -73,18 +73,27 @@ async fn list(
     page(&app, query).await.map(Json)
 }
 
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct OfTenant {
+    /// Whose, where several tenants have one of this name.
+    pub tenant_id: Option<String>,
+}
+
 /// The live leases of a runner.
 #[utoipa::path(get, path = paths::BY_RUNNER, tag = "leases", security(("bearer" = ["leases:read"])),
-    params(("runner_id" = String, Path)), responses((status = 200, body = Vec<Lease>)))]
+    params(("runner_id" = String, Path), OfTenant), responses((status = 200, body = Vec<Lease>)))]
 async fn by_runner(
     Auth(caller, _): Auth<LeasesRead>,
     State(app): State<App>,
     Path(runner): Path<String>,
+    Query(of): Query<OfTenant>,
 ) -> Result<Json<Vec<Lease>>, Reject> {
     let mut query = LeaseQuery {
         holder: Some(HolderName::new(runner)?),
         status: Some(Status::Active),
-        tenant: tenant(&caller, None)?,
+        tenant: tenant(&caller, of.tenant_id)?,
         limit: MAX_PAGE,
         ..LeaseQuery::default()
     };

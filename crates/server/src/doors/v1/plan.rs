@@ -4,8 +4,9 @@ use axum::extract::{Path, State};
 use leasehold_api::{Assignments, Explanation, Plan, paths};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
+use super::leases::OfTenant;
 use crate::{
-    App, Json, Reject,
+    App, Json, Query, Reject,
     auth::{Auth, RunnersRead},
     registry::{Place, cameras, enter, heartbeat, plan, runners, view},
 };
@@ -48,14 +49,15 @@ async fn explain(
 
 /// Which cameras a runner should have.
 #[utoipa::path(get, path = paths::RUNNER_ASSIGNMENTS, tag = "runners", security(("bearer" = ["runners:read"])),
-    params(("runner_id" = String, Path)),
+    params(("runner_id" = String, Path), OfTenant),
     responses((status = 200, body = Assignments), (status = 404, description = "Unknown")))]
 async fn assignments(
     Auth(caller, _): Auth<RunnersRead>,
     State(app): State<App>,
     Path(id): Path<String>,
+    Query(of): Query<OfTenant>,
 ) -> Result<Json<Assignments>, Reject> {
-    let found = runners::find(&app, &caller, &id).await?;
+    let found = runners::find(&app, &caller, of.named(&id)).await?;
     let runner = &found.value;
     let held = runners::cameras_of(&app, runner).await?;
     let place = runners::place(runner);

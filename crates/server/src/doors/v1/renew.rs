@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ::lease::{Key, Renewal, registry::RUNNER};
+use ::lease::Renewal;
 use axum::extract::{Path, State};
 use leasehold_api::{
     HeartbeatAnswer, HeartbeatRequest, Lease, RenewManyRequest, RenewRequest, Renewed, RenewedList,
@@ -15,6 +15,7 @@ use crate::{
     App, Json, JsonBody, Reject,
     auth::{Auth, LeasesWrite},
     ops,
+    registry::runners,
 };
 
 pub(super) fn router() -> OpenApiRouter<App> {
@@ -36,10 +37,10 @@ async fn renew_many(
     let known_by_address = request.incarnation.is_none() && request.runner_id.is_some();
     let mut request = request.check().map_err(Reject::invalid)?;
     if known_by_address {
-        // A runner that keeps no incarnation of its own means the one that is present.
-        let presence = Key::new(RUNNER, request.holder.name.as_str())?;
-        if let Some(presence) = app.authority().lease(presence).await? {
-            request.holder = presence.holder;
+        // A runner that keeps no incarnation of its own means the one that is registered.
+        let name = request.holder.name.as_str();
+        if let Some(runner) = runners::find_in(&app, caller.tenant.as_deref(), name).await? {
+            request.holder = runners::holder(&runner.value)?;
         }
     }
     if is_brief {

@@ -14,7 +14,7 @@ use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
-    leases::tenant,
+    leases::{OfTenant, tenant},
     pages::{after, page, prefix},
 };
 use crate::{
@@ -52,6 +52,16 @@ async fn register(
         runner: runners::shown(&app, &registered.runner).await?,
         created: registered.fresh,
     }))
+}
+
+impl OfTenant {
+    /// The runner that is meant.
+    pub(super) fn named<'a>(&'a self, id: &'a str) -> runners::Named<'a> {
+        runners::Named {
+            id,
+            tenant: self.tenant_id.as_deref(),
+        }
+    }
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -92,27 +102,29 @@ async fn list(
 
 /// One runner.
 #[utoipa::path(get, path = paths::RUNNER, tag = "runners", security(("bearer" = ["runners:read"])),
-    params(("runner_id" = String, Path)),
+    params(("runner_id" = String, Path), OfTenant),
     responses((status = 200, body = leasehold_api::Runner), (status = 404, description = "Unknown")))]
 async fn show(
     Auth(caller, _): Auth<RunnersRead>,
     State(app): State<App>,
     Path(id): Path<String>,
+    Query(of): Query<OfTenant>,
 ) -> Result<Json<leasehold_api::Runner>, Reject> {
-    let found = runners::find(&app, &caller, &id).await?;
+    let found = runners::find(&app, &caller, of.named(&id)).await?;
     runners::shown(&app, &found).await.map(Json)
 }
 
 /// A runner goes for good; what it has is free at once.
 #[utoipa::path(delete, path = paths::RUNNER, tag = "runners", security(("bearer" = ["runners:write"])),
-    params(("runner_id" = String, Path)),
+    params(("runner_id" = String, Path), OfTenant),
     responses((status = 200, body = RunnerRemoved), (status = 404, description = "Unknown")))]
 async fn remove(
     Auth(caller, _): Auth<RunnersWrite>,
     State(app): State<App>,
     Path(id): Path<String>,
+    Query(of): Query<OfTenant>,
 ) -> Result<Json<RunnerRemoved>, Reject> {
-    let leases_released = runners::delete(&app, &caller, &id).await?;
+    let leases_released = runners::delete(&app, &caller, of.named(&id)).await?;
     Ok(Json(RunnerRemoved {
         success: true,
         leases_released,
@@ -121,16 +133,17 @@ async fn remove(
 
 /// A sign of life: renews everything the runner has, and answers everything it should know.
 #[utoipa::path(put, path = paths::RUNNER_HEARTBEAT, tag = "runners", security(("bearer" = ["runners:write"])),
-    params(("runner_id" = String, Path)), request_body = RunnerHeartbeatRequest,
+    params(("runner_id" = String, Path), OfTenant), request_body = RunnerHeartbeatRequest,
     responses((status = 200, body = RunnerHeartbeatAnswer), (status = 404, description = "Unknown"),
         (status = 409, description = "Another incarnation is registered")))]
 async fn beat(
     Auth(caller, _): Auth<RunnersWrite>,
     State(app): State<App>,
     Path(id): Path<String>,
+    Query(of): Query<OfTenant>,
     JsonBody(request): JsonBody<RunnerHeartbeatRequest>,
 ) -> Result<Json<RunnerHeartbeatAnswer>, Reject> {
-    heartbeat::heartbeat(&app, &caller, &id, request)
+    heartbeat::heartbeat(&app, &caller, of.named(&id), request)
         .await
         .map(Json)
 }
@@ -138,45 +151,48 @@ async fn beat(
 async fn told(
     app: &App,
     caller: &Caller,
-    id: &str,
+    named: runners::Named<'_>,
     status: RunnerStatus,
 ) -> Result<Json<leasehold_api::Runner>, Reject> {
-    let found = runners::order(app, caller, id, status).await?;
+    let found = runners::order(app, caller, named, status).await?;
     runners::shown(app, &found).await.map(Json)
 }
 
 /// The runner keeps what it has and gets nothing new.
 #[utoipa::path(post, path = paths::RUNNER_CORDON, tag = "runners", security(("bearer" = ["runners:admin"])),
-    params(("runner_id" = String, Path)),
+    params(("runner_id" = String, Path), OfTenant),
     responses((status = 200, body = leasehold_api::Runner), (status = 404, description = "Unknown")))]
 async fn cordon(
     Auth(caller, _): Auth<RunnersAdmin>,
     State(app): State<App>,
     Path(id): Path<String>,
+    Query(of): Query<OfTenant>,
 ) -> Result<Json<leasehold_api::Runner>, Reject> {
-    told(&app, &caller, &id, RunnerStatus::Cordoned).await
+    told(&app, &caller, of.named(&id), RunnerStatus::Cordoned).await
 }
 
 /// The runner takes work again.
 #[utoipa::path(post, path = paths::RUNNER_UNCORDON, tag = "runners", security(("bearer" = ["runners:admin"])),
-    params(("runner_id" = String, Path)),
+    params(("runner_id" = String, Path), OfTenant),
     responses((status = 200, body = leasehold_api::Runner), (status = 404, description = "Unknown")))]
 async fn uncordon(
     Auth(caller, _): Auth<RunnersAdmin>,
     State(app): State<App>,
     Path(id): Path<String>,
+    Query(of): Query<OfTenant>,
 ) -> Result<Json<leasehold_api::Runner>, Reject> {
-    told(&app, &caller, &id, RunnerStatus::Active).await
+    told(&app, &caller, of.named(&id), RunnerStatus::Active).await
 }
 
 /// The runner gives everything up and gets nothing new.
 #[utoipa::path(post, path = paths::RUNNER_DRAIN, tag = "runners", security(("bearer" = ["runners:admin"])),
-    params(("runner_id" = String, Path)),
+    params(("runner_id" = String, Path), OfTenant),
     responses((status = 200, body = leasehold_api::Runner), (status = 404, description = "Unknown")))]
 async fn drain(
     Auth(caller, _): Auth<RunnersAdmin>,
     State(app): State<App>,
     Path(id): Path<String>,
+    Query(of): Query<OfTenant>,
 ) -> Result<Json<leasehold_api::Runner>, Reject> {
-    told(&app, &caller, &id, RunnerStatus::Draining).await
+    told(&app, &caller, of.named(&id), RunnerStatus::Draining).await
 }

@@ -9,7 +9,7 @@ use lease::{
     Authority, Event, EventKind, HandoffStage, Holder, Lease, Revision, UnixMillis,
     registry::{
         CAMERA, Camera, DEPLOYMENT, Decisions, Deployment, Holding, Member, RUNNER, Report, Runner,
-        Site, SiteCamera, Split, TROUBLE, Trouble, ZONE, Zone,
+        Site, SiteCamera, Split, TROUBLE, Trouble, ZONE, Zone, present_runner,
     },
 };
 use leasehold_api::SiteVersion;
@@ -91,7 +91,8 @@ pub(crate) async fn with_reports(
 ) -> Result<Site, Reject> {
     let tenant = Some(place.tenant_id.as_str());
     for lease in runners::live(authority, RUNNER, tenant, None).await? {
-        if let Some(member) = site.runners.get_mut(lease.key.id())
+        if let Some(name) = present_runner(&lease.key, &place.tenant_id)
+            && let Some(member) = site.runners.get_mut(name)
             && lease.holder.incarnation == member.runner.incarnation
         {
             Arc::make_mut(member).report = Report::of(&lease);
@@ -112,7 +113,9 @@ impl State {
             state.site.cameras.insert(name, camera);
         }
         for lease in runners::live(authority, RUNNER, tenant, None).await? {
-            state.presences.insert(lease.key.id().into(), lease.holder);
+            if let Some(name) = present_runner(&lease.key, &place.tenant_id) {
+                state.presences.insert(name.into(), lease.holder);
+            }
         }
         for found in store::all::<Runner>(authority, RUNNER, place.prefix()).await? {
             newest = newest.max(found.revision);
@@ -210,6 +213,11 @@ impl State {
         let name: Arc<str> = event.key.id().into();
         self.generation += 1;
         if event.key.kind() == RUNNER {
+            let tenant = lease.labels.tenant();
+            let name = tenant.and_then(|tenant| present_runner(&event.key, tenant));
+            let Some(name) = name.map(Arc::<str>::from) else {
+                return;
+            };
             match event.kind {
                 EventKind::LeaseAcquired => {
                     self.presences.insert(name.clone(), lease.holder.clone());
