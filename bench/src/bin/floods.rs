@@ -1,5 +1,8 @@
-//! Floods: what a bystander's renewals cost while others read everything there is, again and again. The
-//! real binary is driven over HTTP.
+//! Floods: what a bystander's renewals cost while others read everything there is, again and again, or follow
+//! everything that happens. The real binary is driven over HTTP.
+//!
+//! The bystander has a thread and a connection of its own, so that it does not wait for the readers' work in this
+//! program.
 
 use std::{
     net::SocketAddr,
@@ -13,11 +16,18 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use comfy_table::Table;
+use futures_util::{StreamExt as _, stream};
 use hdrhistogram::Histogram;
+use leasehold_bench::usage::Processes;
 use leasehold_testkit::{Child, Dir, Program, port};
 use reqwest::{Client, Response};
 use serde_json::{Value, json};
-use tokio::task::JoinSet;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    sync::oneshot,
+    task::JoinSet,
+};
 
 /// Measures renewals under floods on this machine.
 #[derive(Parser)]
@@ -28,6 +38,15 @@ struct Arguments {
     /// How many read everything at the same time.
     #[arg(long, default_value_t = 50)]
     readers: usize,
+    /// How many follow every change at the same time.
+    #[arg(long, default_value_t = 1_000)]
+    subscribers: usize,
+    /// How many changes a second they follow.
+    #[arg(long, default_value_t = 2_000)]
+    changes: usize,
+    /// How many holders' streams are open while what one costs is measured.
+    #[arg(long, default_value_t = 2_000)]
+    sockets: usize,
     /// How long each flood is measured, in seconds.
     #[arg(long, default_value_t = 15)]
     seconds: u64,
@@ -41,10 +60,14 @@ const READER: &str = "a-reader-of-another-tenant-for-this-measurement";
 const SOON: Duration = Duration::from_secs(30);
 /// The slowest renewal of a bystander that is accepted.
 const AIM: Duration = Duration::from_millis(100);
+/// The most memory that a holder's stream may cost the server.
+const SOCKET_AIM: u64 = 16 * 1000;
 /// How often the bystander renews.
 const EVERY: Duration = Duration::from_millis(5);
 /// How many keys one request takes.
 const KEYS: usize = 100;
+/// How often leases are renewed for those who follow every change.
+const CHANGE_EVERY: Duration = Duration::from_millis(20);
 
 #[expect(
     clippy::disallowed_methods,
@@ -61,10 +84,11 @@ enum Flood {
     Listings,
     Snapshots,
     ForeignSnapshots,
+    Subscribers,
 }
 
 impl Flood {
-    const ALL: [(Self, &'static str); 4] = [
+    const ALL: [(Self, &'static str); 5] = [
         (Self::Nothing, "nothing else"),
         (Self::Listings, "full listings, page by page"),
         (Self::Snapshots, "streams that begin with a snapshot"),
@@ -72,6 +96,7 @@ impl Flood {
             Self::ForeignSnapshots,
             "the same, by one who may see nothing of it",
         ),
+        (Self::Subscribers, "subscribers to every change"),
     ];
 }
 
@@ -84,6 +109,14 @@ async fn main() -> Result<()> {
         http: Client::builder().pool_max_idle_per_host(256).build()?,
         url: format!("http://{address}"),
     };
+    // First: memory that floods leave behind would hide what sockets cost.
+    let socket = socket_bytes(&child, address, arguments.sockets).await?;
+    println!(
+        "a holder's stream costs {:.1} kB (aim <= {:.1} kB), with {} open",
+        socket as f64 / 1000.0,
+        SOCKET_AIM as f64 / 1000.0,
+        arguments.sockets
+    );
     bench.fill(arguments.leases).await?;
     let mut table = Table::new();
     table.set_header([
@@ -106,9 +139,13 @@ async fn main() -> Result<()> {
             if fine { "met" } else { "MISSED" }.to_owned(),
         ]);
     }
-    println!("{} leases, {} readers", arguments.leases, arguments.readers);
+    println!(
+        "{} leases, {} readers, {} subscribers at {} changes a second",
+        arguments.leases, arguments.readers, arguments.subscribers, arguments.changes
+    );
     println!("{table}");
     drop(child);
+    ensure!(socket <= SOCKET_AIM, "a holder's stream costs too much");
     ensure!(met, "a renewal took longer than {} ms", AIM.as_millis());
     Ok(())
 }
@@ -186,7 +223,9 @@ impl Bench {
             Arc::new(AtomicU64::new(0)),
         );
         let mut readers = JoinSet::new();
-        if !matches!(flood, Flood::Nothing) {
+        if matches!(flood, Flood::Subscribers) {
+            self.subscribe(&mut readers, &reads, arguments).await?;
+        } else if !matches!(flood, Flood::Nothing) {
             for _ in 0..arguments.readers {
                 let (bench, over, reads) = (self.clone(), over.clone(), reads.clone());
                 readers.spawn(async move {
@@ -199,29 +238,73 @@ impl Bench {
                 });
             }
         }
-        let body = json!({"kind": "bystander", "id": "1", "holder": "bystander",
-            "incarnation": "1", "ttl_seconds": 30});
-        let lease: Value = self
-            .post("/api/v1/leases/acquire", &body)
-            .await?
-            .json()
-            .await?;
-        let renewal = json!({"holder": "bystander", "incarnation": "1", "leases": [
-            {"kind": "bystander", "id": "1", "token": lease["token"]}]});
-        let mut latency = Histogram::<u64>::new(3)?;
-        let (began, mut ticks) = (start(), tokio::time::interval(EVERY));
-        while began.elapsed() < Duration::from_secs(arguments.seconds) {
-            ticks.tick().await;
-            let sent = start();
-            let answer = self.post("/api/v1/leases/renew", &renewal).await?;
-            let answer: Value = answer.json().await?;
-            latency.record(u64::try_from(sent.elapsed().as_micros())?)?;
-            ensure!(answer["results"][0]["renewed"] == true, "lost: {answer}");
-        }
+        let (url, seconds) = (self.url.clone(), arguments.seconds);
+        let (done, latency) = oneshot::channel();
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build();
+            let stood_by = match runtime {
+                Ok(runtime) => runtime.block_on(stand_by(url, seconds)),
+                Err(error) => Err(error.into()),
+            };
+            drop(done.send(stood_by));
+        });
+        let latency = latency.await??;
         over.store(true, Ordering::Relaxed);
         readers.abort_all();
         while readers.join_next().await.is_some() {}
         Ok((latency, reads.load(Ordering::Relaxed)))
+    }
+
+    /// Follows every change, many times over, and makes them.
+    async fn subscribe(
+        &self,
+        tasks: &mut JoinSet<()>,
+        reads: &Arc<AtomicU64>,
+        arguments: &Arguments,
+    ) -> Result<()> {
+        let opening = (0..arguments.subscribers).map(|_| {
+            // One connection each, as subscribers have them.
+            let bench = Self {
+                http: Client::new(),
+                ..self.clone()
+            };
+            async move {
+                bench
+                    .get(TOKEN, "/api/v1/events/stream")
+                    .await?
+                    .error_for_status()
+                    .map_err(anyhow::Error::from)
+            }
+        });
+        let mut opening = stream::iter(opening).buffer_unordered(16);
+        while let Some(subscriber) = opening.next().await {
+            let (mut subscriber, reads) = (subscriber?, reads.clone());
+            tasks.spawn(async move {
+                while let Ok(Some(_)) = subscriber.chunk().await {
+                    reads.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        drop(opening);
+        let in_a_round = arguments.changes * usize::try_from(CHANGE_EVERY.as_millis())? / 1000;
+        let keys: Vec<Value> = (0..in_a_round)
+            .map(|number| json!({"kind": "busy", "id": number.to_string()}))
+            .collect();
+        let body = json!({"keys": keys, "holder": "busy", "incarnation": "1", "ttl_seconds": 3600});
+        self.post("/api/v1/leases/acquire", &body).await?;
+        let bench = self.clone();
+        tasks.spawn(async move {
+            let mut ticks = tokio::time::interval(CHANGE_EVERY);
+            let all = json!({"holder": "busy", "incarnation": "1"});
+            loop {
+                ticks.tick().await;
+                // What could not be renewed is renewed in the next round.
+                drop(bench.post("/api/v1/leases/renew", &all).await);
+            }
+        });
+        Ok(())
     }
 
     /// Reads everything once. Says whether it came to its end.
@@ -234,8 +317,10 @@ impl Bench {
             let mut path = "/api/v1/leases?limit=1000".to_owned();
             while !over.load(Ordering::Relaxed) {
                 let response = self.get(token, &path).await?;
-                let page: Value = response.error_for_status()?.json().await?;
-                let Some(cursor) = page["next_cursor"].as_str() else {
+                let page = response.error_for_status()?.text().await?;
+                // Without reading all of it: what this costs is not the server's.
+                let cursor = page.rsplit_once("\"next_cursor\":\"");
+                let Some((cursor, _)) = cursor.and_then(|(_, rest)| rest.split_once('"')) else {
                     return Ok(true);
                 };
                 path = format!("/api/v1/leases?limit=1000&cursor={cursor}");
@@ -266,4 +351,63 @@ impl Bench {
         }
         Ok(false)
     }
+}
+
+/// Renews one lease, again and again, and measures how long each renewal takes.
+async fn stand_by(url: String, seconds: u64) -> Result<Histogram<u64>> {
+    let bench = Bench {
+        http: Client::new(),
+        url,
+    };
+    let body = json!({"kind": "bystander", "id": "1", "holder": "bystander",
+        "incarnation": "1", "ttl_seconds": 30});
+    let lease = bench.post("/api/v1/leases/acquire", &body).await?;
+    let lease: Value = lease.json().await?;
+    let renewal = json!({"holder": "bystander", "incarnation": "1", "leases": [
+        {"kind": "bystander", "id": "1", "token": lease["token"]}]});
+    let mut latency = Histogram::<u64>::new(3)?;
+    let (began, mut ticks) = (start(), tokio::time::interval(EVERY));
+    while began.elapsed() < Duration::from_secs(seconds) {
+        ticks.tick().await;
+        let sent = start();
+        let answer = bench.post("/api/v1/leases/renew", &renewal).await?;
+        let answer: Value = answer.json().await?;
+        latency.record(u64::try_from(sent.elapsed().as_micros())?)?;
+        ensure!(answer["results"][0]["renewed"] == true, "lost: {answer}");
+    }
+    Ok(latency)
+}
+
+/// What one idle holder's stream costs the server in memory.
+async fn socket_bytes(server: &Child, address: SocketAddr, sockets: usize) -> Result<u64> {
+    let server = Processes::one(server.pid());
+    // What the first ones make the server allocate once is not theirs.
+    let warm = open_sockets(address, "warm", sockets / 4).await?;
+    let before = server.resident_bytes()?;
+    let held = open_sockets(address, "held", sockets).await?;
+    let after = server.resident_bytes()?;
+    drop((warm, held));
+    Ok(after.saturating_sub(before) / u64::try_from(sockets.max(1))?)
+}
+
+async fn open_sockets(address: SocketAddr, name: &str, sockets: usize) -> Result<Vec<TcpStream>> {
+    let opening = (0..sockets).map(|number| async move {
+        let mut socket = TcpStream::connect(address).await?;
+        let request = format!(
+            "GET /api/v1/holders/{name}-{number}/stream?incarnation=1 HTTP/1.1\r\nHost: {address}\r\n\
+             Authorization: Bearer {TOKEN}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+             Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
+             Sec-WebSocket-Protocol: leasehold.v1\r\n\r\n"
+        );
+        socket.write_all(request.as_bytes()).await?;
+        let mut answer = Vec::new();
+        // The head, and after it the server's first frame.
+        while !answer.windows(4).any(|it| it == b"\r\n\r\n") || answer.ends_with(b"\r\n\r\n") {
+            ensure!(socket.read_buf(&mut answer).await? > 0, "no stream");
+        }
+        ensure!(answer.starts_with(b"HTTP/1.1 101"), "no stream");
+        Ok(socket)
+    });
+    let opened: Vec<Result<TcpStream>> = stream::iter(opening).buffer_unordered(16).collect().await;
+    opened.into_iter().collect()
 }

@@ -19,6 +19,7 @@ mod outbox;
 mod place;
 mod problem;
 mod query;
+mod readers;
 mod recent;
 mod registry;
 mod replicas;

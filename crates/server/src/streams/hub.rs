@@ -34,7 +34,8 @@ struct Entry {
 /// The way to one holder's stream.
 #[derive(Clone)]
 struct Outlet {
-    down: mpsc::Sender<Down>,
+    /// Boxed: the queue keeps room for many, and most streams never have one.
+    down: mpsc::Sender<Box<Down>>,
     /// Set when a message found the queue full: the connection then says that some were missed.
     missed: Arc<AtomicBool>,
 }
@@ -54,7 +55,7 @@ pub(crate) struct Hub {
 
 /// One holder's place in the hub.
 pub(crate) struct Connection {
-    pub messages: mpsc::Receiver<Down>,
+    pub messages: mpsc::Receiver<Box<Down>>,
     /// Cancelled when a newer connection of the same holder took over.
     pub replaced: CancellationToken,
     missed: Arc<AtomicBool>,
@@ -191,7 +192,7 @@ impl Hub {
 
 impl Outlet {
     fn send(&self, message: Down) {
-        if let Err(mpsc::error::TrySendError::Full(_)) = self.down.try_send(message) {
+        if let Err(mpsc::error::TrySendError::Full(_)) = self.down.try_send(Box::new(message)) {
             self.missed.store(true, Ordering::Release);
         }
     }

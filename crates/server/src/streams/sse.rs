@@ -1,22 +1,34 @@
 //! Changes as server-sent events. A watcher resumes from a revision; when that is gone it is told so
 //! and gets a snapshot (L20).
 
-use std::{convert::Infallible, time::Duration};
+use std::{convert::Infallible, fmt::Write as _, time::Duration};
 
-use axum::response::sse::{Event as Sse, KeepAlive};
-use futures_util::{Stream, StreamExt as _, stream};
+use axum::{
+    body::{Body, Bytes},
+    response::{IntoResponse as _, Response},
+};
+use futures_util::{FutureExt as _, StreamExt as _, stream};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use lease::{Notice, Revision, Watch, Watching};
 use leasehold_api::{
     Event, Lease, Problem, Snapshot,
     authority::{Fault, FaultKind, Frame},
 };
 
+use tokio::{sync::mpsc, time::timeout};
+
 use crate::{
     App, Reject,
     auth::{Area, Caller, Level},
     metrics::Open,
+    readers,
     registry::secrets,
 };
+
+/// How many pieces may wait for a reader, and from how many bytes on a piece goes out by itself. Changes that
+/// are there together go out together.
+const PIECES: usize = 2;
+const PIECE_BYTES: usize = 16 * 1024;
 
 /// In which form changes are sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,30 +48,60 @@ pub(super) struct Watcher {
     _open: Open,
 }
 
-/// An open stream of the changes that are wanted, and that this caller may see.
+/// An open stream of the changes that are wanted, and that this caller may see. It is written on the readers' threads.
 pub(crate) async fn events(
     app: &App,
     caller: Caller,
     watching: Watching,
     format: Format,
-) -> Result<axum::response::Sse<impl Stream<Item = Result<Sse, Infallible>> + use<>>, Reject> {
-    let watcher = Watcher::open(app, caller, watching).await?;
+) -> Result<Response, Reject> {
+    let shared = app.clone();
+    let watcher =
+        readers::run(async move { Watcher::open(&shared, caller, watching).await }).await?;
     let heartbeat = app.parts().limits.stream_heartbeat();
-    // The first words go out at once, so that the reader knows that nothing is missed from here on.
-    let opening = match format {
-        Format::Public => Sse::default().comment("open"),
-        Format::Kernel => message(&Frame::Open, None, None),
-    };
-    let changes = stream::unfold(watcher, move |mut watcher| async move {
-        let notice = watcher.next().await?;
-        Some((written(format, notice), watcher))
+    let (pieces, written) = mpsc::channel(PIECES);
+    readers::spawn(write(watcher, format, heartbeat, pieces));
+    let written = stream::unfold(written, |mut written| async move {
+        Some((Ok::<Bytes, Infallible>(written.recv().await?), written))
     });
-    let messages = stream::once(async { opening }).chain(changes).map(Ok);
-    Ok(axum::response::Sse::new(messages).keep_alive(keep_alive(heartbeat)))
+    let headers = [
+        (CONTENT_TYPE, "text/event-stream"),
+        (CACHE_CONTROL, "no-cache"),
+    ];
+    Ok((headers, Body::from_stream(written)).into_response())
 }
 
-fn keep_alive(interval: Duration) -> KeepAlive {
-    KeepAlive::new().interval(interval).text("alive")
+/// Writes the stream to its end, or until nobody reads it any more.
+async fn write(
+    mut watcher: Watcher,
+    format: Format,
+    heartbeat: Duration,
+    pieces: mpsc::Sender<Bytes>,
+) {
+    // The first words go out at once, so that the reader knows that nothing is missed from here on.
+    let mut text = match format {
+        Format::Public => ": open\n\n".to_owned(),
+        Format::Kernel => message(&Frame::Open, None, None),
+    };
+    loop {
+        if pieces.send(std::mem::take(&mut text).into()).await.is_err() {
+            return;
+        }
+        let next = tokio::select! {
+            () = pieces.closed() => return,
+            next = timeout(heartbeat, watcher.next()) => next,
+        };
+        match next {
+            Ok(None) => return,
+            Ok(Some(notice)) => text = written(format, notice),
+            Err(_) => text.push_str(": alive\n\n"),
+        }
+        while text.len() < PIECE_BYTES
+            && let Some(Some(notice)) = watcher.next().now_or_never()
+        {
+            text.push_str(&written(format, notice));
+        }
+    }
 }
 
 impl Watcher {
@@ -121,7 +163,7 @@ impl Watcher {
     }
 }
 
-fn written(format: Format, notice: Result<Frame, Box<Problem>>) -> Sse {
+fn written(format: Format, notice: Result<Frame, Box<Problem>>) -> String {
     match format {
         Format::Public => public(notice),
         Format::Kernel => {
@@ -146,7 +188,7 @@ fn fault(problem: Problem) -> Fault {
     })
 }
 
-fn public(notice: Result<Frame, Box<Problem>>) -> Sse {
+fn public(notice: Result<Frame, Box<Problem>>) -> String {
     match notice {
         Ok(Frame::Event(event)) => message(
             &Event::from(&event),
@@ -155,7 +197,7 @@ fn public(notice: Result<Frame, Box<Problem>>) -> Sse {
         ),
         // A reader notes the id of an event without data and shows nothing.
         Ok(Frame::Progress(revision)) => {
-            Sse::default().id(revision.to_string()).comment("progress")
+            format!("id: {revision}\n: progress\n\n")
         }
         Ok(Frame::Snapshot(snapshot)) => message(
             &Snapshot {
@@ -166,22 +208,27 @@ fn public(notice: Result<Frame, Box<Problem>>) -> Sse {
             Some("snapshot"),
             Some(snapshot.revision),
         ),
-        Ok(Frame::Open) => Sse::default().comment("open"),
+        Ok(Frame::Open) => ": open\n\n".to_owned(),
         Ok(Frame::Failed(fault)) => message(&fault, Some("failed"), None),
-        Ok(Frame::Goodbye) => Sse::default().event("goodbye").data("{}"),
+        Ok(Frame::Goodbye) => "event: goodbye\ndata: {}\n\n".to_owned(),
         Err(problem) => message(&problem, Some("failed"), None),
     }
 }
 
-fn message(data: &impl serde::Serialize, name: Option<&'static str>, id: Option<Revision>) -> Sse {
-    // JSON has no line breaks outside of strings, and there they are escaped.
-    let text = serde_json::to_string(data).unwrap_or_default();
-    let mut message = Sse::default().data(text);
+fn message(
+    data: &impl serde::Serialize,
+    name: Option<&'static str>,
+    id: Option<Revision>,
+) -> String {
+    let mut text = String::new();
     if let Some(name) = name {
-        message = message.event(name);
+        let _ = writeln!(text, "event: {name}");
     }
     if let Some(id) = id {
-        message = message.id(id.to_string());
+        let _ = writeln!(text, "id: {id}");
     }
-    message
+    // JSON has no line breaks outside of strings, and there they are escaped.
+    let data = serde_json::to_string(data).unwrap_or_default();
+    let _ = write!(text, "data: {data}\n\n");
+    text
 }

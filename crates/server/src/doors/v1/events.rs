@@ -1,10 +1,7 @@
 //! Changes: pages of the history, and the live stream.
 
 use ::lease::{EventKind, EventQuery, HolderName, Key, Watching};
-use axum::{
-    extract::State,
-    response::{IntoResponse, Response},
-};
+use axum::{extract::State, response::Response};
 use http::HeaderMap;
 use leasehold_api::{Event, EventList, paths};
 use serde::Deserialize;
@@ -151,6 +148,5 @@ async fn stream(
         renewals: query.renewals.unwrap_or(true),
         ..Watching::default()
     };
-    let events = streams::events(&app, caller, watching, Format::Public).await?;
-    Ok(events.into_response())
+    streams::events(&app, caller, watching, Format::Public).await
 }

@@ -1,7 +1,10 @@
 //! Lists of leases.
 
 use ::lease::{HolderName, Key, LeaseQuery, Status, registry::RUNNER};
-use axum::extract::{Path, State};
+use axum::{
+    extract::{Path, State},
+    response::{IntoResponse as _, Response},
+};
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use leasehold_api::{CAMERA, Lease, LeaseList, paths};
 use serde::Deserialize;
@@ -12,6 +15,7 @@ use crate::{
     App, Json, Query, Reject,
     auth::{Auth, Caller, LeasesRead},
     query::{MAX_PAGE, page_limit},
+    readers,
 };
 
 pub(super) fn router() -> OpenApiRouter<App> {
@@ -48,7 +52,7 @@ async fn list(
     Auth(caller, _): Auth<LeasesRead>,
     State(app): State<App>,
     Query(filter): Query<Filter>,
-) -> Result<Json<LeaseList>, Reject> {
+) -> Result<Response, Reject> {
     if let Some(kind) = &filter.kind {
         ::lease::check_kind(kind)?;
     }
@@ -70,7 +74,7 @@ async fn list(
         after: filter.cursor.as_deref().map(from_cursor).transpose()?,
         limit: page_limit(filter.limit)?,
     };
-    page(&app, query).await.map(Json)
+    readers::run(async move { Ok(Json(page(&app, query).await?).into_response()) }).await
 }
 
 #[derive(Deserialize, IntoParams)]
