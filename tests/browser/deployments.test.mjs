@@ -59,15 +59,19 @@ test("a deployment is started, waits for a runner, pauses, goes on, and is done"
   await dialog.getByRole("button", { name: "Pause" }).click();
   await page.getByText("Paused", { exact: true }).first().waitFor();
   health = () => "working";
-  await until("the step is healthy", async () => !(await server.call("GET", PATH)).note.startsWith("waiting"));
+  await until("the step is healthy", async () => {
+    const { note, shifted } = await server.call("GET", PATH);
+    const runner = await server.call("GET", "/api/v1/runners/south-2");
+    return note === "paused" && shifted.length === 2 && runner.assigned_cameras.length === 2;
+  });
   assert.equal((await server.call("GET", PATH)).shifted.length, 2);
   await page.getByRole("button", { name: "Resume …" }).click();
   await dialog.getByRole("button", { name: "Resume" }).click();
   await page.getByText("Done", { exact: true }).first().waitFor();
-  await page.getByText("Done: 6 cameras are on version 1.9.0.").first().waitFor();
+  await page.getByText("Done: 6 cameras on version 1.9.0.").first().waitFor();
   await until("all have moved", async () => (await cell(page, "data-new")) === "6" && (await cell(page, "data-old")) === "0");
   const history = await page.locator(".timeline strong").allTextContents();
-  assert.deepEqual(history.slice(-3), ["Paused.", "Shifted 2 cameras, 4 are left.", "Started from version 1.8.0 to version 1.9.0."]);
+  assert.deepEqual(history.slice(-3), ["Paused.", "Shifted 2 cameras, 4 left.", "Started from version 1.8.0 to version 1.9.0."]);
   await visit(page, "#/deployments");
   await row.getByText("Done", { exact: true }).waitFor();
   await row.getByText("6 of 6 cameras").waitFor();

@@ -108,12 +108,14 @@ async fn announce(app: &App, name: &str, address: &str) -> Result<(), Error> {
         keeper.stop().await
     };
     let until = app.clock().boot().plus(WITHDRAW_MS);
-    tokio::select! {
+    let left = tokio::select! {
         left = leaving => left,
-        () = app.clock().sleep_until(until) => {
-            Err(Error::Unavailable("the store did not answer; the presence ends with its ttl".into()))
-        }
+        () = app.clock().sleep_until(until) => Err(Error::Unavailable("no answer".into())),
+    };
+    if let Err(error) = left {
+        tracing::warn!(%error, name, "replica stays listed as gone: the store did not take it off");
     }
+    Ok(())
 }
 
 /// Keeps the record true for as long as the presence is announced.

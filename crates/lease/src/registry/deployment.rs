@@ -241,15 +241,21 @@ impl Deployment {
             let since = *self.waiting_since.get_or_insert(now);
             if now.since(since) >= self.health_timeout_ms {
                 let seconds = self.health_timeout_ms / 1000;
-                let why =
-                    format!("{waits} cameras did not work on version {version} within {seconds} s");
+                let why = format!(
+                    "{} did not work on version {version} within {seconds} s",
+                    cameras(waits)
+                );
                 return self.roll_back(now, &why);
             }
-            self.note = format!("waiting for {waits} cameras to work on version {version}");
+            self.note = format!(
+                "waiting for {} to work on version {version}",
+                cameras(waits)
+            );
             return;
         }
         self.waiting_since = None;
         if self.state == DeploymentState::Paused {
+            self.note = "paused".to_owned();
             return;
         }
         if fleet.runners == 0 {
@@ -271,7 +277,7 @@ impl Deployment {
             self.state = DeploymentState::Done;
             self.record(
                 now,
-                format!("done: {count} cameras are on version {version}"),
+                format!("done: {} on version {version}", cameras(count)),
             );
             return;
         }
@@ -280,8 +286,9 @@ impl Deployment {
         rest.truncate(fleet.room.min(self.step as usize));
         if rest.is_empty() {
             self.note = format!(
-                "waiting for room: runners of version {} are full, {left} cameras are left",
-                self.to_version
+                "waiting for room: runners of version {} are full, {} left",
+                self.to_version,
+                cameras(left)
             );
             return;
         }
@@ -289,7 +296,15 @@ impl Deployment {
         self.leaving.extend(rest.iter().map(|it| (*it).to_owned()));
         self.waiting_since = Some(now);
         let (count, left) = (rest.len(), left - rest.len());
-        self.record(now, format!("shifted {count} cameras, {left} are left"));
+        self.record(now, format!("shifted {}, {left} left", cameras(count)));
+    }
+}
+
+/// So many of them.
+fn cameras(count: usize) -> String {
+    match count {
+        1 => "1 camera".to_owned(),
+        _ => format!("{count} cameras"),
     }
 }
 
@@ -428,6 +443,8 @@ mod tests {
         let paused = paused.advance(&fine, NOW).unwrap();
         assert_eq!(shifted(&paused), ["a"]);
         assert_eq!(paused.state, DeploymentState::Paused);
+        assert_eq!(paused.note, "paused", "it waits for nothing");
+        assert_eq!(paused.advance(&fine, NOW.plus(1)), None);
         let bad = fleet(9, &[("a", Seat::Failed), ("b", Seat::Old)]);
         let back = paused.advance(&bad, NOW).unwrap();
         assert_eq!(back.state, DeploymentState::RolledBack);
