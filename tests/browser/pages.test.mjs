@@ -250,15 +250,20 @@ test("replicas are listed; different versions are pointed out; one that dies is 
   const own = page.locator('[data-replica][data-status="healthy"]');
   await own.getByText("expires leases for all").waitFor();
   assert.equal(await page.locator("[data-replica]").count(), 1);
-  // Another server announces itself, as servers do, and gives no further sign of life.
+  // Another server announces itself and gives signs of life, as servers do.
   const key = "replica:elsewhere:8740/00000000";
-  await server.acquire(key, "elsewhere:8740", { ttl_seconds: 4 });
+  const lease = await server.acquire(key, "elsewhere:8740", { ttl_seconds: 600 });
+  const beating = setInterval(() => server.call("PUT", `/api/v1/leases/${lease.lease_id}/renew`, { token: lease.token, ttl_seconds: 600 }).catch(() => {}), 1000);
   const value = { holder: { name: "elsewhere:8740", incarnation: "1" }, address: "http://elsewhere:8740", version: "0.0.1", store_writable: true };
   const at = Date.now();
   await server.call("POST", "/api/v1/authority/commit", { expect: [], writes: [{ key, value: JSON.stringify({ value, created_at: at, updated_at: at }) }] });
   const other = page.locator('[data-replica="elsewhere:8740"]');
   await other.getByText("Healthy").waitFor();
   await page.getByText(/They run different versions: 0\.0\.1 and /).waitFor();
+  // It falls silent, and then it is gone.
+  clearInterval(beating);
+  await other.getByText("Late", { exact: true }).waitFor();
+  await server.release(lease);
   await other.getByText("Gone").waitFor();
   await other.getByText("It ended without a graceful stop").waitFor();
   await page.getByText("They run different versions").waitFor({ state: "detached" });

@@ -22,7 +22,7 @@ Examples:
   leasehold doctor
   leasehold doctor --server https://leases.example:8740 --json
 
-Leaves with 80 when something is wrong.")]
+Exits with 80 if a check fails.")]
 pub struct Arguments {
     #[command(flatten)]
     format: Format,

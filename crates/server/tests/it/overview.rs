@@ -91,6 +91,9 @@ async fn counts_follow_what_happens() {
     let bound = get(&server, TENANT_A, "/api/v1/overview").await;
     assert_eq!(bound["leases"]["active"], 0);
     assert!(bound["activity"].is_null());
+    // Which servers there are is not theirs to know either.
+    assert_eq!(overview["replicas"], json!([]));
+    assert!(bound["replicas"].is_null());
 }
 
 #[tokio::test]

@@ -46,8 +46,8 @@ impl Replica {
         self.address
     }
 
-    pub fn kill9(&mut self) {
-        self.child.kill9();
+    pub fn child(&mut self) -> &mut Child {
+        &mut self.child
     }
 
     /// Stops it gracefully.

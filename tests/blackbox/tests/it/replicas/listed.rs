@@ -51,7 +51,7 @@ async fn replicas_come_stop_and_die(store: &str) {
     assert_eq!(replicas.len(), 2, "{replicas:?}");
     // One that is killed is missed after its ttl, and stays listed.
     let victim = format!(":{}", fleet.replicas[1].address().port());
-    fleet.replicas[1].kill9();
+    fleet.replicas[1].child().kill9();
     wait::until(SOON, "it is gone", async || {
         let replicas = seen(&client).await;
         let gone = with(&replicas, ReplicaStatus::Gone);
@@ -69,6 +69,22 @@ async fn replicas_come_stop_and_die(store: &str) {
     wait::until(SOON, "it is back", async || {
         let replicas = seen(&client).await;
         replicas.len() == 2 && with(&replicas, ReplicaStatus::Healthy).len() == 2
+    })
+    .await;
+    // One that is only frozen is missed too, and announces itself again.
+    fleet.replicas[1].child().sigstop();
+    wait::until(SOON, "it is missed", async || {
+        let replicas = seen(&client).await;
+        let gone = with(&replicas, ReplicaStatus::Gone);
+        gone.len() == 1 && gone[0].gone_at.is_some()
+    })
+    .await;
+    fleet.replicas[1].child().sigcont();
+    wait::until(SOON, "it is healthy again", async || {
+        let replicas = seen(&client).await;
+        replicas.len() == 2
+            && with(&replicas, ReplicaStatus::Healthy).len() == 2
+            && replicas.iter().all(|it| it.gone_at.is_none())
     })
     .await;
 }
