@@ -255,7 +255,7 @@ impl Deployment {
         }
         self.waiting_since = None;
         if self.state == DeploymentState::Paused {
-            self.note = "paused".to_owned();
+            "paused".clone_into(&mut self.note);
             return;
         }
         if fleet.runners == 0 {
