@@ -75,9 +75,10 @@ mutants: ## plant bugs everywhere, one at a time, and print which test notices e
 	scripts/mutants
 
 lint: ## format and lints, without running anything
-	@scripts/setup run
+	@scripts/setup lint
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
+	scripts/lua-check
 
 fmt: ## format the code
 	cargo fmt --all

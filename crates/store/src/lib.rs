@@ -8,6 +8,7 @@ pub mod embedded;
 mod live;
 pub mod migrate;
 mod open;
+mod page;
 pub mod postgres;
 pub mod redis;
 mod timing;

@@ -6,7 +6,7 @@
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use lease::{
-    Error, Token, engine,
+    Error,
     planted::{Bug, planted},
 };
 use tokio_postgres::Transaction;
@@ -17,6 +17,7 @@ use super::{
     connect::{Database, Tls, direct},
     migrate::{checksum, migrate},
 };
+use crate::page;
 
 /// One file per verb. They may be changed at will.
 const FILES: &[&str] = &[
@@ -176,17 +177,15 @@ fn stale_ms() -> u64 {
     }
 }
 
-/// The text of all functions, with the kernel's own numbers in it.
+/// The text of all functions, with what [`page`] says in it.
 fn text() -> String {
-    let mut text = FILES.concat();
-    for (name, number) in [
-        ("{MAX_TOKEN}", Token::MAX.get()),
-        ("{MAX_WAITERS}", engine::MAX_WAITERS as u64),
-        ("{STALE_MS}", stale_ms()),
-    ] {
-        text = text.replace(name, &number.to_string());
-    }
-    text
+    let numbers = page::numbers()
+        .into_iter()
+        .chain([("STALE_MS", stale_ms())]);
+    let text = FILES.concat().replace("{LEASE_ID}", page::LEASE_ID_SQL);
+    numbers.fold(text, |text, (name, number)| {
+        text.replace(&format!("{{{name}}}"), &number.to_string())
+    })
 }
 
 /// The text with the version behind the name of every function that it creates.
@@ -236,5 +235,11 @@ mod tests {
         assert!(set.contains("lh_document(new_value)"));
         assert!(set.contains("RETURN lh_decide_any_v1(") || set.contains("FROM lh_decide_any_v1("));
         assert!(!set.contains("_v1_v1"));
+        // Nothing is left to put in.
+        let open = set
+            .lines()
+            .find(|line| line.contains('{') && line.contains("_MS}"));
+        assert_eq!(open, None);
+        assert!(!set.contains("{LEASE_ID}") && !set.contains("{MAX_"));
     }
 }

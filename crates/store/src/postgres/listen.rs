@@ -4,6 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use lease::Error;
+use leasehold_clock::Backoff;
 use tokio::{sync::Notify, time::sleep};
 use tokio_util::sync::CancellationToken;
 
@@ -14,8 +15,8 @@ use super::{
 };
 
 /// The pauses between attempts to connect again.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+const FIRST_PAUSE_MS: u64 = 100;
+const LONGEST_PAUSE_MS: u64 = 5_000;
 
 /// Whom a notification concerns.
 pub(super) struct Hearers {
@@ -44,16 +45,13 @@ impl Hearers {
 /// Listens until the store is closed, and connects again with growing pauses.
 pub(super) async fn run(options: Options, tls: Tls, hearers: Hearers, closed: CancellationToken) {
     let listening = async {
-        let mut pause = FIRST_PAUSE;
+        let mut backoff = Backoff::new(FIRST_PAUSE_MS, LONGEST_PAUSE_MS);
         loop {
             match listen(&options, &tls, &hearers).await {
-                Ok(()) => pause = FIRST_PAUSE,
-                Err(error) => {
-                    tracing::debug!(%error, "cannot listen for notifications");
-                    pause = (pause * 2).min(LONGEST_PAUSE);
-                }
+                Ok(()) => backoff.reset(),
+                Err(error) => tracing::debug!(%error, "cannot listen for notifications"),
             }
-            sleep(pause).await;
+            sleep(Duration::from_millis(backoff.next_ms())).await;
         }
     };
     closed.run_until_cancelled(listening).await;

@@ -15,7 +15,7 @@
 //! | `leasehold:events` | stream | the history; an entry's id is its revision | the newest ones |
 //! | `leasehold:last` | sorted set | keys by the revision of their newest event; each event names the one before it of its key | as those events |
 //! | `leasehold:seals` | stream | digests over the history; an entry's id is the last revision it covers | as those events |
-//! | `leasehold:lease:<kind>:<id>` | string | the other facts of a key's newest lease, see [`FACTS`] | as its fence, at most |
+//! | `leasehold:lease:<kind>:<id>` | string | the other facts of a key's newest lease, see [`Facts`](super::layout::Facts) | as its fence, at most |
 //! | `leasehold:expiry` | sorted set | keys by the time at which they lapse, or earlier | live leases |
 //! | `leasehold:index` | sorted set | keys in their order | live leases |
 //! | `leasehold:holder:<name>` | sorted set | `<incarnation>\|<kind>:<id>` | live leases |
@@ -35,9 +35,10 @@
 
 use std::fmt::Write;
 
-use lease::{Invalid, Token, engine};
+use lease::{Invalid, engine};
 
-use super::options::Options;
+use super::{layout, options::Options};
+use crate::page;
 
 /// How long the duty of announcing expiries lasts without renewal: also how late an expiry can be
 /// announced when the replica that had the duty is gone.
@@ -48,13 +49,6 @@ const STALE_MS: u64 = 5000;
 
 /// How often a key that another program holds is looked at while somebody waits for it.
 const FOREIGN_LOOK_MS: u64 = 250;
-
-/// How many facts a key's string holds, each but the last before the character 31, which none of
-/// them can have: how its lease ended (nothing while it is live), token, holder, incarnation, expiry,
-/// last renewal or 0, ttl, outage policy, grace, handoff as JSON, lease id, whether death releases
-/// it, time of the grant, labels as JSON; last, any text: the holder's report, or once the lease has
-/// ended why.
-pub(super) const FACTS: usize = 15;
 
 /// Where plain names begin: nothing on a plain server, a hash tag on a cluster, so that all keys
 /// of one command share a slot.
@@ -185,8 +179,6 @@ impl Keys {
             engine::RenewalEvents::Kept => "'kept'",
         };
         declare(&mut page, "RENEWALS", renewals);
-        let facts = r"([^\31]*)\31".repeat(FACTS - 1);
-        declare(&mut page, "PACKED", &format!("'^{facts}(.*)$'"));
         for (name, number) in [
             ("HISTORY", options.history),
             ("IDLE_KEYS", options.idle_keys as u64),
@@ -194,12 +186,18 @@ impl Keys {
             ("DUTY_TTL", DUTY_TTL_MS),
             ("STALE", STALE_MS),
             ("FOREIGN_LOOK", FOREIGN_LOOK_MS),
-            ("MAX_WAITERS", engine::MAX_WAITERS as u64),
-            ("MAX_TOKEN", Token::MAX.get()),
-        ] {
+        ]
+        .into_iter()
+        .chain(page::numbers())
+        {
             declare(&mut page, name, &number.to_string());
         }
+        for (name, sentence) in page::sentences() {
+            declare(&mut page, name, &format!("'{sentence}'"));
+        }
         page.push_str(NAMES);
+        page.push_str(page::LEASE_ID_LUA);
+        page.push_str(&layout::page());
         page
     }
 }

@@ -19,6 +19,7 @@ mod feed;
 mod history;
 mod import;
 mod keys;
+mod layout;
 mod link;
 mod list;
 mod options;

@@ -8,10 +8,7 @@ use lease::{
     Loss, OnOutage, Record, Refusal, Revision, Status, Token, Ttl, UnixMillis,
 };
 
-use super::keys::FACTS;
-
-/// What stands between two facts of a lease.
-const MARK: char = '\u{1f}';
+use super::layout::{Facts, MARK};
 
 /// The incarnation shown for a holder that is not ours: another program set the plain key by hand.
 pub(super) const FOREIGN: &str = "foreign";
@@ -110,74 +107,53 @@ pub(super) fn policy_code(policy: OnOutage) -> &'static str {
     }
 }
 
-/// The texts of a packed value: see [`FACTS`].
-fn unpack<const N: usize>(value: &Value) -> Result<[&str; N], Error> {
+/// A packed value.
+fn packed(value: &Value) -> Result<&str, Error> {
     let Value::BulkString(bytes) = value else {
         return Err(broken("a lease"));
     };
-    let text = std::str::from_utf8(bytes).map_err(|_| broken("a lease"))?;
-    let mut parts = text.splitn(N, MARK);
-    let mut facts = [""; N];
-    for fact in &mut facts {
-        *fact = parts.next().ok_or_else(|| broken("a lease"))?;
-    }
-    Ok(facts)
+    std::str::from_utf8(bytes).map_err(|_| broken("a lease"))
+}
+
+fn facts(text: &str) -> Result<Facts<'_>, Error> {
+    Facts::read(text).ok_or_else(|| broken("a lease"))
 }
 
 /// A lease of ours: its key, then its facts.
 pub(super) fn lease(value: &Value, status: Status) -> Result<Lease, Error> {
-    let [name_of, facts @ ..] = unpack::<{ FACTS + 1 }>(value)?;
-    let [_, _, name, incarnation, ..] = facts;
-    let holder = Holder::new(name, incarnation).map_err(|_| broken("a holder"))?;
-    let key = name_of.parse().map_err(|_| broken("a key"))?;
+    let (key, rest) = packed(value)?
+        .split_once(MARK)
+        .ok_or_else(|| broken("a lease"))?;
+    let facts = facts(rest)?;
+    let holder = Holder::new(facts.name, facts.incarnation).map_err(|_| broken("a holder"))?;
+    let key = key.parse().map_err(|_| broken("a key"))?;
     with_facts(key, holder, facts, status)
 }
 
 /// A lease that its holder kept; what the holder said itself is not read again.
 pub(super) fn kept(value: &Value, key: &Key, holder: &Holder) -> Result<Lease, Error> {
-    with_facts(key.clone(), holder.clone(), unpack(value)?, Status::Active)
+    let facts = facts(packed(value)?)?;
+    with_facts(key.clone(), holder.clone(), facts, Status::Active)
 }
 
-fn with_facts(
-    key: Key,
-    holder: Holder,
-    facts: [&str; FACTS],
-    status: Status,
-) -> Result<Lease, Error> {
-    let [
-        _ended,
-        token,
-        _name,
-        _incarnation,
-        expires,
-        renewed,
-        ttl,
-        code,
-        grace,
-        open,
-        id,
-        death,
-        acquired,
-        labels,
-        stats,
-    ] = facts;
+fn with_facts(key: Key, holder: Holder, facts: Facts<'_>, status: Status) -> Result<Lease, Error> {
     let number = |text: &str| text.parse::<u64>().map_err(|_| broken("a number"));
-    let renewed = number(renewed)?;
+    let renewed = number(facts.renewed)?;
     Ok(Lease {
-        id: id.parse().map_err(|_| broken("a lease's id"))?,
+        id: facts.id.parse().map_err(|_| broken("a lease's id"))?,
         key,
         holder,
-        token: Token::new(number(token)?).map_err(|_| broken("a token"))?,
-        ttl: Ttl::from_millis(number(ttl)?).map_err(|_| broken("a ttl"))?,
-        on_outage: policy(code, number(grace)?)?,
-        release_on_death: death == "1",
-        acquired_at: UnixMillis::new(number(acquired)?),
-        expires_at: UnixMillis::new(number(expires)?),
+        token: Token::new(number(facts.token)?).map_err(|_| broken("a token"))?,
+        ttl: Ttl::from_millis(number(facts.ttl)?).map_err(|_| broken("a ttl"))?,
+        on_outage: policy(facts.policy, number(facts.grace)?)?,
+        release_on_death: facts.death == "1",
+        acquired_at: UnixMillis::new(number(facts.acquired)?),
+        expires_at: UnixMillis::new(number(facts.expires)?),
         renewed_at: (renewed != 0).then(|| UnixMillis::new(renewed)),
         status,
-        labels: labels_of(labels.as_bytes())?,
-        stats: (!stats.is_empty()).then(|| stats.into()),
-        handoff: match open {
+        labels: labels_of(facts.labels.as_bytes())?,
+        stats: (!facts.rest.is_empty()).then(|| facts.rest.into()),
+        handoff: match facts.handoff {
             "" => None,
             open => Some(Box::new(handoff(open)?)),
         },

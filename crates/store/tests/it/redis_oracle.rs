@@ -197,8 +197,8 @@ const MUTANTS: &[Mutant] = &[
     ),
     (
         "a limit counts lapsed leases",
-        "if slot.live and not slot.tampered and now < slot.lapses then held",
-        "if slot.live and not slot.tampered then held",
+        "if slot.live and not slot.tampered and now < slot.lapses\n      and label",
+        "if slot.live and not slot.tampered\n      and label",
         By::Oracle,
     ),
     (

@@ -63,7 +63,7 @@ BEGIN
     after.at_ms := n;
     IF waiting THEN
         INSERT INTO lease_replicas VALUES (me, n)
-        ON CONFLICT (replica) DO UPDATE SET seen_ms = n WHERE lease_replicas.seen_ms < n - 500;
+        ON CONFLICT (replica) DO UPDATE SET seen_ms = n WHERE lease_replicas.seen_ms < n - {SEEN_INTERVAL_MS};
     END IF;
     IF cardinality(acquires) > 0 THEN
         WITH asked AS (
@@ -82,7 +82,7 @@ BEGIN
         ), granted AS (
             INSERT INTO leases (lease_id, key, runner_id, incarnation, token, ttl_ms, on_outage,
                 withheld_ms, release_on_death, acquired_ms, expires_ms, status, labels, timer_ms)
-            SELECT (lpad(to_hex(n), 12, '0') || '800080' || lpad(to_hex(rev), 14, '0'))::uuid, k,
+            SELECT {LEASE_ID}, k,
                 r -> 'holder' ->> 'name', r -> 'holder' ->> 'incarnation', free.token, ttl,
                 r -> 'on_outage', withheld, (r ->> 'release_on_death')::boolean, n, n + ttl, 'active',
                 r -> 'labels', n + ttl + withheld
@@ -90,7 +90,7 @@ BEGIN
         ), told AS (
             INSERT INTO lease_events (revision, lease_id, event_type, at_ms, key, token, runner_id,
                 incarnation, expires_ms, labels)
-            SELECT rev, (lpad(to_hex(n), 12, '0') || '800080' || lpad(to_hex(rev), 14, '0'))::uuid,
+            SELECT rev, {LEASE_ID},
                 'lease_acquired', n, k, free.token, r -> 'holder' ->> 'name',
                 r -> 'holder' ->> 'incarnation', n + ttl, r -> 'labels'
             FROM free
@@ -163,7 +163,7 @@ BEGIN
         letters := current_setting('leasehold.notify');
     END IF;
     IF watching THEN
-        after.watched_ms := greatest(c.watched_ms, n + 30000);
+        after.watched_ms := greatest(c.watched_ms, n + {WATCHED_MS});
     END IF;
     -- At most one notification per batch, and none that nobody waits for.
     IF after.revision > c.revision AND c.watched_ms > n THEN

@@ -43,7 +43,7 @@ BEGIN
     SELECT (SELECT max(key) FROM part), (SELECT max(token) FROM gone) INTO last_fence, top;
     PERFORM set_config('leasehold.floor',
         greatest(top, current_setting('leasehold.floor')::bigint)::text, true);
-    DELETE FROM lease_replicas WHERE seen_ms < n - 3600000
+    DELETE FROM lease_replicas WHERE seen_ms < n - {REPLICA_KEPT_MS}
         AND replica NOT IN (SELECT replica FROM lease_waiters);
     RETURN json_build_object('events', events, 'leases', ended, 'from', coalesce(last_fence, ''));
 END $$;

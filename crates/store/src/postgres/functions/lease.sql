@@ -9,9 +9,9 @@ BEGIN
 END $$;
 
 -- The id of a grant: its moment and its revision, as the kernel makes it.
-CREATE FUNCTION lh_lease_id(n bigint, revision bigint) RETURNS uuid LANGUAGE plpgsql IMMUTABLE AS $$
+CREATE FUNCTION lh_lease_id(n bigint, rev bigint) RETURNS uuid LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
-    RETURN (lpad(to_hex(n), 12, '0') || '800080' || lpad(to_hex(revision), 14, '0'))::uuid;
+    RETURN {LEASE_ID};
 END $$;
 
 CREATE FUNCTION lh_holder_json(name text, incarnation text) RETURNS json LANGUAGE plpgsql IMMUTABLE AS $$

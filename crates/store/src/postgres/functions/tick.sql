@@ -56,7 +56,7 @@ BEGIN
     -- Replicas that are gone fetch no answers: what those granted is free again.
     FOR w IN
         DELETE FROM lease_waiters WHERE answer IS NOT NULL AND replica NOT IN
-            (SELECT replica FROM lease_replicas WHERE seen_ms > n - 30000)
+            (SELECT replica FROM lease_replicas WHERE seen_ms > n - {REPLICA_GONE_MS})
         RETURNING *
     LOOP
         PERFORM lh_give_back(w.answer, n);

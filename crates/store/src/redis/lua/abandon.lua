@@ -7,8 +7,9 @@ if answer then
   if decoded[1] == 'G' then
     for _, lease in ipairs(decoded[3]) do
       local bar = find(lease, '\31', 1, true)
-      local _, token, name, incarnation = match(sub(lease, bar + 1), PACKED)
-      release(sub(lease, 1, bar - 1), tonumber(token), name, incarnation, 'its waiter went away')
+      local facts = unpack_facts(sub(lease, bar + 1))
+      release(sub(lease, 1, bar - 1), tonumber(facts.token), facts.name, facts.incarnation,
+        WAITER_WENT_AWAY)
     end
   end
 else

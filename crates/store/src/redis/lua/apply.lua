@@ -28,7 +28,7 @@ end
 
 local commands, keys = {}, {}
 position = next_arg - 1
-for number = place, count do
+for number = undecided, count do
   if arg() == 'acquire' then
     local command = {replica = arg(), name = arg(), request = read_request()}
     for _, key in ipairs(command.request.keys) do keys[#keys + 1] = key end
@@ -40,7 +40,7 @@ for number = place, count do
   end
 end
 fetch(keys)
-for number = place, count do
+for number = undecided, count do
   local command = commands[number]
   if command.request then
     answers[number] = acquire(command)

@@ -40,22 +40,22 @@ local function slot_of(key, kind, plain, fence, side, packed, there)
     return {key = key, kind = kind, plain = plain, fence = fence, side = side, token = 0,
       foreign = there, live = false, tampered = false}
   end
-  local ended, token, name, incarnation, expires, renewed, ttl, policy, grace, handoff, id, death,
-    acquired, labels, rest = match(packed, PACKED)
-  if ended ~= '' then
-    return {key = key, kind = kind, plain = plain, fence = fence, side = side,
-      token = tonumber(token), id = id, ended = ended, why = rest, foreign = there, live = false,
+  local slot = unpack_facts(packed)
+  slot.key, slot.kind, slot.plain, slot.fence, slot.side = key, kind, plain, fence, side
+  slot.token, slot.foreign, slot.tampered = tonumber(slot.token), false, false
+  slot.live = slot.ended == ''
+  if not slot.live then
+    return {key = key, kind = kind, plain = plain, fence = fence, side = side, token = slot.token,
+      id = slot.id, ended = slot.ended, why = slot.rest, foreign = there, live = false,
       tampered = false}
   end
-  local slot = {key = key, kind = kind, plain = plain, fence = fence, side = side,
-    token = tonumber(token), id = id, live = true, foreign = false, tampered = false, name = name,
-    incarnation = incarnation, ttl = tonumber(ttl), policy = policy, grace = tonumber(grace),
-    death = death, acquired = acquired, expires = tonumber(expires), renewed = renewed,
-    labels = labels, stats = rest, handoff = handoff, packed = packed, lapses = false, value = name,
-    -- How the indexes know it.
-    listed = name, listed_as = incarnation .. '|' .. key}
+  slot.ended = nil
+  slot.ttl, slot.grace, slot.expires = tonumber(slot.ttl), tonumber(slot.grace), tonumber(slot.expires)
+  slot.stats, slot.packed, slot.value = slot.rest, packed, slot.name
+  -- How the indexes know it.
+  slot.listed, slot.listed_as = slot.name, slot.incarnation .. '|' .. key
   slot.lapses = slot.expires
-  if policy == '1' then slot.lapses = slot.expires + slot.grace end
+  if slot.policy == '1' then slot.lapses = slot.expires + slot.grace end
   if kind == 'node' then slot.value = '1' end
   if now < slot.lapses then
     if there ~= slot.value then
@@ -103,7 +103,7 @@ local function fetch(keys)
     if not slots[key] and not asked[key] then
       asked[key] = true
       missing[#missing + 1] = key
-      if #missing == 500 then
+      if #missing == MOST_KEYS then
         gather(missing)
         missing = {}
       end
@@ -128,14 +128,14 @@ local function next_token(slot)
   if after <= MAX_TOKEN then return after end
 end
 
--- The facts of a slot as they are kept: see `keys.rs`.
+-- The facts of a slot as they are kept: see `layout.rs`.
 local function pack(slot)
   if not slot.packed then
-    local mark = '\31'
-    slot.packed = (slot.live and '' or slot.ended) .. mark .. text(slot.token) .. mark .. slot.name
-      .. mark .. slot.incarnation .. mark .. slot.expires .. mark .. slot.renewed .. mark .. slot.ttl .. mark .. slot.policy .. mark .. slot.grace .. mark .. slot.handoff .. mark
-      .. slot.id .. mark .. slot.death .. mark .. slot.acquired .. mark .. slot.labels .. mark
-      .. (slot.live and slot.stats or slot.why or '')
+    slot.packed = pack_facts({ended = slot.live and '' or slot.ended, token = text(slot.token),
+      name = slot.name, incarnation = slot.incarnation, expires = slot.expires,
+      renewed = slot.renewed, ttl = slot.ttl, policy = slot.policy, grace = slot.grace,
+      handoff = slot.handoff, id = slot.id, death = slot.death, acquired = slot.acquired,
+      labels = slot.labels, rest = slot.live and slot.stats or slot.why or ''})
   end
   return slot.packed
 end
@@ -155,8 +155,8 @@ end
 
 -- One command with many arguments, as many at a time as Lua can pass.
 local function bulk(items, verb, key)
-  for from = 1, #items, 1000 do
-    local to = math.min(from + 999, #items)
+  for from = 1, #items, MOST_VALUES do
+    local to = math.min(from + MOST_VALUES - 1, #items)
     if key then call(verb, key, unpack(items, from, to)) else call(verb, unpack(items, from, to)) end
   end
 end
@@ -251,9 +251,9 @@ end
 local function emit(event, slot, detail, terms)
   revision = revision + 1
   changed = true
-  append(slot.key, 'event', event, 'at', now, 'key', slot.key, 'lease', slot.id, 'holder', slot.name, 'incarnation', slot.incarnation,
-    'token', slot.token, 'expires', slot.expires, 'labels', slot.labels, 'detail', detail or '',
-    'terms', terms or '')
+  append(slot.key, 'event', event, 'at', now, 'key', slot.key, 'lease', slot.id,
+    'holder', slot.name, 'incarnation', slot.incarnation, 'token', slot.token,
+    'expires', slot.expires, 'labels', slot.labels, 'detail', detail or '', 'terms', terms or '')
   tell(event, slot, detail)
 end
 
@@ -279,10 +279,7 @@ local function grant(slot, request, expires, handoff)
   slot.lapses = expires
   if slot.policy == '1' then slot.lapses = expires + slot.grace end
   slot.value = slot.kind == 'node' and '1' or slot.name
-  -- The same id that the kernel makes from the moment and the revision of a grant.
-  local granted = revision + 1
-  slot.id = format('%08x-%04x-8000-80%02x-%012x', floor(now / 65536), now % 65536,
-    floor(granted / 281474976710656), granted % 281474976710656)
+  slot.id = lease_id(now, revision + 1)
   emit('lease_acquired', slot, handoff and 'handed over by the previous holder')
   touch(slot)
   return slot

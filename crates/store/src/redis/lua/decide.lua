@@ -179,7 +179,7 @@ end
 local function answer_wait(name, waiter, answer)
   local encoded = cjson.encode({name, plain_text(answer)})
   call('HSET', ANSWERS .. waiter.replica, name, encoded)
-  call('PEXPIRE', ANSWERS .. waiter.replica, 3600000)
+  call('PEXPIRE', ANSWERS .. waiter.replica, REPLICA_KEPT_MS)
   call('PUBLISH', WAKE .. waiter.replica, encoded)
 end
 
@@ -227,10 +227,9 @@ end
 local function respect(slot)
   if not slot.tampered then return end
   if slot.foreign then
-    finish(slot, 'stolen', 'lease_stolen', 'its key was taken by another program')
+    finish(slot, 'stolen', 'lease_stolen', KEY_TAKEN)
   else
-    local why = 'its key was removed by another program'
-    finish(slot, 'revoked', 'lease_revoked', why, why)
+    finish(slot, 'revoked', 'lease_revoked', KEY_REMOVED, KEY_REMOVED)
     serve(slot)
   end
 end

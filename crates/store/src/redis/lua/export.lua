@@ -42,26 +42,25 @@ if what == 'slots' then
     local key = arg()
     local plain, fence = names(key)
     local packed = call('GET', SIDE .. key) or ''
-    local ended, token, name, _, expires, _, _, policy, grace, _, id, _, _, _, rest =
-      string.match(packed, PACKED)
-    token = tonumber(token) or 0
+    local facts = unpack_facts(packed)
+    local ended, token, id = facts.ended, tonumber(facts.token) or 0, facts.id
     local newest = tonumber(call('GET', fence)) or 0
     if token > newest then newest = token end
     if ended == '' and token == newest then
-      local lapses = tonumber(expires)
-      if policy == '1' then lapses = lapses + tonumber(grace) end
+      local lapses = tonumber(facts.expires)
+      if facts.policy == '1' then lapses = lapses + tonumber(facts.grace) end
       local there = redis.pcall('GET', plain)
-      local value = sub(key, 1, 5) == 'node:' and '1' or name
+      local value = sub(key, 1, 5) == 'node:' and '1' or facts.name
       if now < lapses and there ~= value then
         -- Another program took or removed it: the lease is over, and that is respected.
-        local why = there and '' or 'its key was removed by another program'
+        local why = there and '' or KEY_REMOVED
         found[#found + 1] = {'E', key, text(newest), id, there and 'stolen' or 'revoked', why,
           text(now)}
       else
         found[#found + 1] = {'L', key, text(newest), key .. '\31' .. packed}
       end
     elseif ended and ended ~= '' and token == newest then
-      found[#found + 1] = {'E', key, text(newest), id, ended, rest,
+      found[#found + 1] = {'E', key, text(newest), id, ended, facts.rest,
         call('ZSCORE', IDLE, key) or text(now)}
     else
       found[#found + 1] = {'T', key, text(newest)}

@@ -54,16 +54,19 @@ if what == 'slots' then
       local grace, death, acquired, expires, renewed = arg(), arg(), arg(), arg(), arg()
       local labels, stats, handoff = arg(), arg(), arg()
       call('SET', plain, sub(key, 1, 5) == 'node:' and '1' or name, 'PXAT', lapses)
-      call('SET', SIDE .. key, table.concat({'', token, name, incarnation, expires, renewed, ttl,
-        policy, grace, handoff, id, death, acquired, labels, stats}, '\31'))
+      call('SET', SIDE .. key, pack_facts({ended = '', token = token, name = name,
+        incarnation = incarnation, expires = expires, renewed = renewed, ttl = ttl, policy = policy,
+        grace = grace, handoff = handoff, id = id, death = death, acquired = acquired,
+        labels = labels, rest = stats}))
       call('ZADD', EXPIRY, lapses, key)
       call('ZADD', INDEX, 0, key)
       call('ZADD', HOLDER .. name, 0, incarnation .. '|' .. key)
       call('ZREM', IDLE, key)
     elseif live == '0' then
       local id, ended, why = arg(), arg(), arg()
-      call('SET', SIDE .. key, table.concat({ended, token, '', '', '', '', '', '', '', '', id, '', '',
-        '', why}, '\31'))
+      call('SET', SIDE .. key, pack_facts({ended = ended, token = token, name = '', incarnation = '',
+        expires = '', renewed = '', ttl = '', policy = '', grace = '', handoff = '', id = id,
+        death = '', acquired = '', labels = '', rest = why}))
       call('ZADD', IDLE, arg(), key)
     end
   end

@@ -1,4 +1,16 @@
 -- A stretch of the live leases, in the order of their keys; or those of named keys, or of a holder.
+local function pending(leases)
+  if waiting == 0 then return end
+  for _, name in ipairs(call('ZRANGEBYSCORE', DEADLINES, '(' .. text(now), '+inf')) do
+    local waiter = waiter_of(name)
+    if waiter then
+      local request = waiter.request
+      leases[#leases + 1] = {'P', request.keys, request.name, request.incarnation, request.ttl,
+        request.death, request.labels, text(waiter.since), text(waiter.deadline), waiter.ticket}
+    end
+  end
+end
+
 local how = arg()
 local found = {}
 local cursor = ''

@@ -19,14 +19,12 @@ end
 -- left to the kernel's way below.
 local answers, expiries = {}, {}
 local at = text(now)
-local owner = '\31' .. name .. '\31' .. incarnation .. '\31'
-local REST = '^(%d+)\31%d+(\31(%d+)\31(%d)\31(%d+)\31\31.*)$'
 
 -- Keeps one lease, and returns its facts.
 local function keep(packed, token, plain, there)
-  local known = '\31' .. token .. owner
+  local known = owner_facts(token, name, incarnation)
   if there ~= name or sub(packed, 1, #known) ~= known then return end
-  local expires, rest, ttl, policy, grace = match(packed, REST, #known + 1)
+  local expires, rest, ttl, policy, grace = match(packed, RENEWABLE, #known + 1)
   if not rest then return end
   local withheld = policy == '1' and tonumber(grace) or 0
   if now >= expires + withheld then return end
@@ -57,16 +55,16 @@ local function keep_usual(from, to)
     local packed, there, key = values[n], values[n + 1], keys[place]
     -- The value of a presence says nothing.
     if there == '1' and sub(key, 1, 5) == 'node:' then there = name end
-    local token = packed and (tokens[place] or match(packed, '^\31(%d+)'))
+    local token = packed and (tokens[place] or (match(packed, OWNER)))
     packed = token and keep(packed, token, asked[n + 1], there)
     if packed then
       kept[#kept + 1] = asked[n]
       kept[#kept + 1] = packed
       answers[place] = which == 'all' and key .. '\31' .. packed or packed
       if told then
-        local _, _, _, _, expires, _, _, _, _, _, id, _, _, labels = match(packed, PACKED)
-        tell('lease_renewed', {key = key, id = id, name = name, incarnation = incarnation,
-          token = tonumber(token), expires = tonumber(expires), labels = labels})
+        local facts = unpack_facts(packed)
+        tell('lease_renewed', {key = key, id = facts.id, name = name, incarnation = incarnation,
+          token = tonumber(token), expires = tonumber(facts.expires), labels = facts.labels})
       end
     end
   end
@@ -76,7 +74,7 @@ local function keep_usual(from, to)
   end
 end
 if which ~= 'changed' and RENEWALS ~= 'kept' then
-  for from = 1, #keys, 500 do keep_usual(from, math.min(from + 499, #keys)) end
+  for from = 1, #keys, MOST_KEYS do keep_usual(from, math.min(from + MOST_KEYS - 1, #keys)) end
 end
 
 local rest = {}

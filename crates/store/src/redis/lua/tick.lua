@@ -52,7 +52,7 @@ if waiting > 0 then
     end
   end
 end
-call('ZREMRANGEBYSCORE', ALIVE, '-inf', now - 3600000)
+call('ZREMRANGEBYSCORE', ALIVE, '-inf', now - REPLICA_KEPT_MS)
 -- Keys whose events are all forgotten.
 local first = call('XRANGE', EVENTS, '-', '+', 'COUNT', 1)[1]
 if first then
@@ -86,9 +86,9 @@ end
 
 local next_due = -1
 for _, index in ipairs({EXPIRY, DEADLINES}) do
-  local first = call('ZRANGE', index, 0, 0, 'WITHSCORES')
-  if first[2] then
-    local left = math.max(tonumber(first[2]) - now, 0)
+  local earliest = call('ZRANGE', index, 0, 0, 'WITHSCORES')
+  if earliest[2] then
+    local left = math.max(tonumber(earliest[2]) - now, 0)
     if next_due < 0 or left < next_due then next_due = left end
   end
 end

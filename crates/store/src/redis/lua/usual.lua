@@ -1,7 +1,7 @@
 -- The usual acquire (one key that is free, or held by somebody else) and the usual release (of a live
 -- lease that nobody waits for), straight through: no more is read, written or built than these need.
 -- The first command that is anything else, and all after it, are left to the kernel's way below.
-local count, place, next_arg = tonumber(ARGV[1]), 1, 2
+local count, undecided, next_arg = tonumber(ARGV[1]), 1, 2
 local answers = {}
 do
   local call, format, floor = redis.call, string.format, math.floor
@@ -22,9 +22,9 @@ do
     local key, size
     if ARGV[from] == 'release' then
       key, size = ARGV[from + 1], 5
-    elseif ARGV[from + 3] == '0' and ARGV[from + 12] == '' and ARGV[from + 13] == ''
-      and ARGV[from + 14] == '1' then
-      key, size = ARGV[from + 15], 16
+    elseif ARGV[from + AT_ANY] == '0' and ARGV[from + AT_LIMIT] == '' and ARGV[from + AT_FORCE] == ''
+      and ARGV[from + AT_COUNT] == '1' then
+      key, size = ARGV[from + AT_FIRST], AT_FIRST + 1
     end
     if not key or seen[key] then break end
     seen[key] = true
@@ -46,32 +46,28 @@ do
   local strange = #empty > 0 and call('EXISTS', unpack(empty)) > 0
 
   local kept, gone, timers, listed, unlisted, idle, news = {}, {}, {}, {}, {}, {}, {}
-  local joined, parted, watched, last = {}, {}, nil, {}
+  local joined, parted, watched, newer = {}, {}, nil, {}
   local function emit(n, event, key, id, name, incarnation, token, expires, labels, terms)
     revision = revision + 1
     local number = format('%.0f', revision)
     call('XADD', EVENTS, 'MAXLEN', '~', HISTORY, number .. '-0', 'event', event, 'at', at, 'key', key,
       'lease', id, 'holder', name, 'incarnation', incarnation, 'token', token, 'expires', expires,
       'labels', labels, 'detail', '', 'terms', terms, 'before', newest[n] or '')
-    last[#last + 1] = number
-    last[#last + 1] = key
+    newer[#newer + 1] = number
+    newer[#newer + 1] = key
     if watched == nil then watched = call('PUBSUB', 'NUMSUB', NEWS)[2] > 0 end
     if watched then
       news[#news + 1] = {number, at, event, key, id, name, incarnation, token, expires, labels, ''}
     end
   end
 
-  -- How a live lease goes on behind its owner: expiry, renewal, ttl, policy, grace, handoff (not
-  -- captured), id, death, grant, labels.
-  local REST = '^(%d+)\31(%d+)\31(%d+)\31(%d)\31(%d+)\31[^\31]*\31([^\31]*)\31(%d)\31(%d+)\31([^\31]*)\31()'
-
   local function release(key, n)
     local p = starts[n]
     local token, name, incarnation = ARGV[p + 2], ARGV[p + 3], ARGV[p + 4]
-    local packed, owner = values[n * 3 - 2], '\31' .. token .. '\31' .. name .. '\31' .. incarnation .. '\31'
+    local packed, owner = values[n * 3 - 2], owner_facts(token, name, incarnation)
     if not packed or sub(packed, 1, #owner) ~= owner then return end
     local expires, renewed, ttl, policy, grace, id, death, acquired, labels, rest =
-      match(packed, REST, #owner + 1)
+      match(packed, TERMS, #owner + 1)
     local lapses = policy == '1' and expires + grace or tonumber(expires)
     if now >= lapses or values[n * 3 - 1] ~= (sub(key, 1, 5) == 'node:' and '1' or name) then return end
     if waiting and call('EXISTS', QUEUE .. key) == 1 then return end
@@ -91,16 +87,17 @@ do
 
   local function acquire(key, n)
     local p = starts[n]
-    local name, incarnation, ttl, policy = ARGV[p + 4], ARGV[p + 5], ARGV[p + 6], ARGV[p + 7]
-    local grace, death, labels = ARGV[p + 8], ARGV[p + 9], ARGV[p + 10]
+    local name, incarnation, ttl = ARGV[p + AT_NAME], ARGV[p + AT_INCARNATION], ARGV[p + AT_TTL]
+    local policy, grace, death = ARGV[p + AT_POLICY], ARGV[p + AT_GRACE], ARGV[p + AT_DEATH]
+    local labels = ARGV[p + AT_LABELS]
     local packed, there, last = values[n * 3 - 2], values[n * 3 - 1], tonumber(values[n * 3]) or 0
     if packed and sub(packed, 1, 1) == '\31' then
       -- Live: held, or it is not as usual.
-      local token, holder, process, rest = match(packed, '^\31(%d+)\31([^\31]*)\31([^\31]*)\31()')
-      local expires, _, _, withheld, its_grace, _, _, _, its_labels = match(packed, REST, rest)
+      local token, holder, process, rest = match(packed, OWNER)
+      local expires, _, _, withheld, its_grace, _, _, _, its_labels = match(packed, TERMS, rest)
       local left = expires - now
       if withheld == '1' then left = left + its_grace end
-      if left <= 0 or ARGV[p + 11] ~= '0' or (holder == name and process == incarnation)
+      if left <= 0 or ARGV[p + AT_WAIT] ~= '0' or (holder == name and process == incarnation)
         or there ~= (sub(key, 1, 5) == 'node:' and '1' or holder) then
         return
       end
@@ -108,7 +105,7 @@ do
     end
     if there or (strange and call('EXISTS', asked[n * 3 - 1]) == 1) then return end
     if packed then
-      local token = tonumber(match(packed, '^[^\31]*\31(%d+)'))
+      local token = tonumber((match(packed, ENDED_TOKEN)))
       if token > last then last = token end
     end
     if least > last then last = least end
@@ -117,14 +114,12 @@ do
     if last > MAX_TOKEN then return end
     local token, expires = format('%.0f', last), format('%.0f', now + ttl)
     local lapses = policy == '1' and format('%.0f', expires + grace) or expires
-    local granted = revision + 1
-    local id = format('%08x-%04x-8000-80%02x-%012x', floor(now / 65536), now % 65536,
-      floor(granted / 281474976710656), granted % 281474976710656)
+    local id = lease_id(now, revision + 1)
     emit(n, 'lease_acquired', key, id, name, incarnation, token, expires, labels, '')
     call('SET', asked[n * 3 - 1], sub(key, 1, 5) == 'node:' and '1' or name, 'PXAT', lapses)
-    packed = '\31' .. token .. '\31' .. name .. '\31' .. incarnation .. '\31' .. expires .. '\0310\31'
-      .. ttl .. '\31' .. policy .. '\31' .. grace .. '\31\31' .. id .. '\31' .. death .. '\31' .. at
-      .. '\31' .. labels .. '\31'
+    packed = pack_facts({ended = '', token = token, name = name, incarnation = incarnation,
+      expires = expires, renewed = '0', ttl = ttl, policy = policy, grace = grace, handoff = '',
+      id = id, death = death, acquired = at, labels = labels, rest = ''})
     local k = #kept
     kept[k + 1], kept[k + 2], kept[k + 3], kept[k + 4] = asked[n * 3 - 2], packed, asked[n * 3], token
     timers[#timers + 1] = lapses
@@ -143,13 +138,13 @@ do
     if ARGV[starts[n]] == 'release' then answer = release(key, n) else answer = acquire(key, n) end
     if not answer then break end
     answers[n] = answer
-    place = n + 1
+    undecided = n + 1
     next_arg = starts[n + 1] or from
   end
   if #kept > 0 then
     call('MSET', unpack(kept))
     call('HSET', META, 'revision', format('%.0f', revision), 'now', at)
-    call('ZADD', LAST, unpack(last))
+    call('ZADD', LAST, unpack(newer))
   end
   if #gone > 0 then
     call('DEL', unpack(gone))
@@ -165,4 +160,4 @@ do
   for name, members in pairs(joined) do call('ZADD', HOLDER .. name, unpack(members)) end
   if #news > 0 then call('PUBLISH', NEWS, cjson.encode(news)) end
 end
-if place > count then return answers end
+if undecided > count then return answers end
