@@ -1,15 +1,18 @@
 //! One place for a worker: keeps a process running that has exactly the cameras it should have, inside
 //! their deadlines.
 
+mod calls;
+mod swap;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
-use http::{Method, StatusCode};
+use http::StatusCode;
 use lease::{BootMillis, Standing};
-use leasehold_api::worker::{CameraReport, WorkerHeartbeat, worker_paths};
+use leasehold_api::worker::{CameraReport, WorkerHeartbeat};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use tokio::sync::{mpsc, watch};
@@ -17,20 +20,14 @@ use tokio::sync::{mpsc, watch};
 use super::{
     Context,
     breaker::{Breaker, Verdict},
-    process::{Claim, Ending, Pending, Process, Shard, Start, same},
+    process::{Claim, Ending, Process, Shard, Start, same},
     settings::WorkerSettings,
     timing::Timing,
 };
 use crate::supervise::{Cause, Exit};
+use calls::{Note, RETRY_MS, TERMINATE_GRACE, check, end, post, stop_process};
+use swap::Swap;
 
-/// How often a worker that starts is asked whether it is there.
-const KNOCK_MS: u64 = 50;
-/// How long a worker may take to answer.
-const CALL_LIMIT: Duration = Duration::from_secs(5);
-/// Between two attempts to give a worker its cameras.
-const RETRY_MS: u64 = 200;
-/// From SIGTERM to SIGKILL, where there is time.
-const TERMINATE_GRACE: Duration = Duration::from_secs(5);
 /// Answers of workers that wait to be looked at; each process has at most three calls under way.
 const NOTES: usize = 32;
 
@@ -107,37 +104,6 @@ impl Handle {
         }
         known
     }
-}
-
-/// An answer of a worker.
-enum Note {
-    Health {
-        id: String,
-        ok: bool,
-    },
-    Ready {
-        id: String,
-        ok: bool,
-    },
-    Posted {
-        id: String,
-        outcome: Option<StatusCode>,
-    },
-    Drained {
-        id: String,
-        ok: bool,
-    },
-}
-
-/// How far the change to another command is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Swap {
-    /// The new process starts and prepares without publishing.
-    Preparing,
-    /// The old one is asked to drop everything.
-    Stopping,
-    /// The new one is asked to publish.
-    Publishing,
 }
 
 struct Slot {
@@ -392,114 +358,6 @@ impl Slot {
         }
     }
 
-    fn begin_swap(&mut self, wanted: Shard, desired: &Desired) {
-        match self.launch(wanted, false, desired) {
-            Ok(green) => {
-                tracing::info!(worker = green.id, "worker with the new command prepares");
-                self.green = Some((green, Swap::Preparing));
-            }
-            Err(error) => {
-                tracing::error!(%error, "worker with the new command not started; the old one goes on");
-                self.refused = Some(desired.command.clone());
-            }
-        }
-    }
-
-    /// Sees to the process of the new command. At any moment only one of the two may publish.
-    fn tend_green(&mut self, now: BootMillis, wanted: &Shard, desired: &Desired) {
-        let Some((green, swap)) = &mut self.green else {
-            return;
-        };
-        green.order_deadline(now, desired.timing);
-        green.write_fences(&self.context);
-        check(&self.context, &self.notes, green, now, true);
-        let grace = green.command.start_grace_seconds.millis();
-        let outdated = *swap == Swap::Preparing
-            && (!same(&green.running, wanted) || green.command != desired.command);
-        if desired.stop.is_some()
-            || outdated
-            || (*swap == Swap::Preparing && self.process.is_none())
-        {
-            end(green, Ending::Replaced, Duration::ZERO);
-            return;
-        }
-        match *swap {
-            Swap::Preparing if green.ready => {
-                *swap = Swap::Stopping;
-                tracing::info!(worker = green.id, "worker with the new command is ready");
-            }
-            Swap::Preparing => {
-                if now.since(green.started_at) > grace && green.ending.is_none() {
-                    tracing::warn!(
-                        worker = green.id,
-                        "worker with the new command did not become ready; the old one goes on"
-                    );
-                    self.refused = Some(green.command.clone());
-                    end(green, Ending::Unhealthy, Duration::ZERO);
-                }
-            }
-            Swap::Stopping => match &mut self.process {
-                Some(blue) if !blue.running.is_empty() => {
-                    if blue.pending.is_none() && now >= blue.retry_at {
-                        if blue.takes_changes {
-                            self.generation += 1;
-                            let generation = self.generation;
-                            let nothing = Shard::new();
-                            post(
-                                &self.context,
-                                &self.notes,
-                                blue,
-                                self.index,
-                                generation,
-                                nothing,
-                                desired.timing,
-                            );
-                        } else if blue.ending.is_none() {
-                            end(blue, Ending::Replaced, TERMINATE_GRACE);
-                        }
-                    }
-                }
-                _ => *swap = Swap::Publishing,
-            },
-            Swap::Publishing if green.publish => self.finish_swap(),
-            Swap::Publishing if !green.takes_changes => {
-                // It cannot be told to publish: it is started again in the usual way.
-                end(green, Ending::Replaced, Duration::ZERO);
-            }
-            Swap::Publishing => {
-                if green.pending.is_none() && now >= green.retry_at {
-                    self.generation += 1;
-                    let generation = self.generation;
-                    post(
-                        &self.context,
-                        &self.notes,
-                        green,
-                        self.index,
-                        generation,
-                        wanted.clone(),
-                        desired.timing,
-                    );
-                }
-            }
-        }
-    }
-
-    fn finish_swap(&mut self) {
-        let Some((green, _)) = self.green.take() else {
-            return;
-        };
-        tracing::info!(worker = green.id, "worker with the new command took over");
-        self.refused = None;
-        self.breaker.reset();
-        if let Some(mut blue) = self.process.replace(green) {
-            end(&mut blue, Ending::Replaced, TERMINATE_GRACE);
-            // It runs nothing any more; its guardian ends it in any case.
-            tokio::spawn(async move {
-                blue.child.wait().await;
-            });
-        }
-    }
-
     fn process_ended(&mut self, exit: Exit, desired: &Desired) {
         let Some(process) = self.process.take() else {
             return;
@@ -555,21 +413,6 @@ impl Slot {
                 // A full queue has this slot in it already, or will be asked again by the next crash.
                 let _ = self.context.gave_up.try_send(self.index);
             }
-        }
-    }
-
-    fn green_ended(&mut self, exit: Exit) {
-        let Some((green, swap)) = self.green.take() else {
-            return;
-        };
-        tracing::warn!(
-            worker = green.id,
-            end = %exit.end,
-            ?swap,
-            "worker with the new command ended before it took over"
-        );
-        if green.ending.is_none() {
-            self.refused = Some(green.command.clone());
         }
     }
 
@@ -701,129 +544,4 @@ impl Slot {
             view.cameras = process.running.keys().cloned().collect();
         }
     }
-}
-
-fn end(process: &mut Process, ending: Ending, grace: Duration) {
-    if process.ending.is_none() || grace.is_zero() {
-        process.ending.get_or_insert(ending);
-        if process.child.stop(grace).is_err() {
-            process.child.kill_by_hand();
-        }
-    }
-}
-
-/// Drain, then SIGTERM, then SIGKILL; or SIGKILL now.
-fn stop_process(
-    context: &Context,
-    notes: &mpsc::Sender<Note>,
-    process: &mut Process,
-    stop: Stop,
-    now: BootMillis,
-) {
-    if stop == Stop::Now {
-        if !process.terminated {
-            process.terminated = true;
-            process.ending = Some(Ending::Stopping);
-            if process.child.stop(Duration::ZERO).is_err() {
-                process.child.kill_by_hand();
-            }
-        }
-        return;
-    }
-    match process.drain_until {
-        None => {
-            let grace = process.command.drain_grace_seconds.millis();
-            process.drain_until = Some(now.plus(grace));
-            let (link, notes, id) = (context.link.clone(), notes.clone(), process.id.clone());
-            let url = process.url(worker_paths::DRAIN);
-            let up = process.up;
-            tokio::spawn(async move {
-                let answer = link.call(Method::POST, &url, None, CALL_LIMIT).await;
-                let ok = up && answer.is_ok_and(|(status, _)| status.is_success());
-                let _ = notes.send(Note::Drained { id, ok }).await;
-            });
-        }
-        Some(until) if now >= until => end(process, Ending::Stopping, TERMINATE_GRACE),
-        Some(_) => {}
-    }
-}
-
-/// Asks for health, or with `ready` whether enough cameras work.
-fn check(
-    context: &Context,
-    notes: &mpsc::Sender<Note>,
-    process: &mut Process,
-    now: BootMillis,
-    ready: bool,
-) {
-    let pause = if process.up && !ready {
-        process.command.health_interval_seconds.millis()
-    } else {
-        KNOCK_MS
-    };
-    if process.checking || now.since(process.checked_at) < pause {
-        return;
-    }
-    process.checking = true;
-    process.checked_at = now;
-    let (link, notes, id) = (context.link.clone(), notes.clone(), process.id.clone());
-    let path = if ready {
-        worker_paths::READY
-    } else {
-        worker_paths::HEALTH
-    };
-    let url = process.url(path);
-    tokio::spawn(async move {
-        let answer = link.call(Method::GET, &url, None, CALL_LIMIT).await;
-        let ok = answer.is_ok_and(|(status, _)| status.is_success());
-        let note = if ready {
-            Note::Ready { id, ok }
-        } else {
-            Note::Health { id, ok }
-        };
-        let _ = notes.send(note).await;
-    });
-}
-
-/// Gives a worker its new full set.
-fn post(
-    context: &Context,
-    notes: &mpsc::Sender<Note>,
-    process: &mut Process,
-    index: usize,
-    generation: u64,
-    set: Shard,
-    timing: Timing,
-) {
-    let now = context.clock.boot();
-    let body = match process.write_config(context, index, generation, &set, true) {
-        Ok(body) => body,
-        Err(error) => {
-            tracing::warn!(worker = process.id, %error, "config file not written");
-            process.retry_at = now.plus(RETRY_MS);
-            return;
-        }
-    };
-    let removes = process.running.keys().any(|name| !set.contains_key(name));
-    process.pending = Some(Pending {
-        set,
-        sent: now,
-        removes,
-        publish: true,
-    });
-    // Before the worker knows of a camera, its guardian knows until when.
-    process.order_deadline(now, timing);
-    let (link, notes, id) = (context.link.clone(), notes.clone(), process.id.clone());
-    let url = process.url(worker_paths::CAMERAS);
-    tokio::spawn(async move {
-        let answer = link.call(Method::POST, &url, Some(body), CALL_LIMIT).await;
-        let outcome = match answer {
-            Ok((status, _)) => Some(status),
-            Err(error) => {
-                tracing::debug!(worker = id, %error, "worker not reached");
-                None
-            }
-        };
-        let _ = notes.send(Note::Posted { id, outcome }).await;
-    });
 }

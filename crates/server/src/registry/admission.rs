@@ -2,7 +2,7 @@
 //! current, and how much the runner may have. All of it still holds at the moment of the grant.
 
 use lease::{
-    Acquire, Acquired, Cause, Holder, Key, Labels,
+    Acquire, Acquired, Cause, Holder, Key, Labels, Want,
     registry::{Asked, CAMERA, Camera, Denied, Runner, RunnerStatus, admit},
 };
 use leasehold_api::{AcquireRequest, Code};
@@ -69,6 +69,38 @@ pub(crate) async fn acquire(
         }
     }
     Err(store::contended())
+}
+
+/// What a runner asks for through the kernel's own interface, when that is a camera: it is admitted as
+/// everywhere. `None` for everything else, and for holders that are no runners.
+pub(crate) async fn asked(app: &App, request: &Acquire) -> Result<Option<AcquireRequest>, Reject> {
+    let (Want::All(keys), None) = (&request.want, &request.force) else {
+        return Ok(None);
+    };
+    let [key] = keys.as_slice() else {
+        return Ok(None);
+    };
+    if key.kind() != CAMERA {
+        return Ok(None);
+    }
+    let Some(place) = place_of(app.authority(), CAMERA, key.id()).await? else {
+        return Ok(None);
+    };
+    let tenant = Some(place.value.tenant_id.as_str());
+    let runner = runners::find_in(app, tenant, request.holder.name.as_str()).await?;
+    if runner.is_none() {
+        return Ok(None);
+    }
+    let label = |name: &str| request.labels.get(name).map(str::to_owned);
+    Ok(Some(AcquireRequest {
+        camera_uuid: Some(key.id().to_owned()),
+        incarnation: Some(request.holder.incarnation.as_str().to_owned()),
+        tenant_id: label(lease::TENANT),
+        site_id: label(lease::SITE),
+        config_version: label("config_version"),
+        zone_version: label("zone_version"),
+        ..AcquireRequest::default()
+    }))
 }
 
 /// Whether a runner may be offered what another one holds: a camera goes only to a runner that could be

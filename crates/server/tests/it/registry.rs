@@ -395,6 +395,43 @@ async fn a_camera_is_offered_only_to_a_runner_that_could_be_granted_it() {
     }
 }
 
+async fn a_runner_is_admitted_by_the_kernels_interface_too() {
+    let server = start().await;
+    server.runner("t", "s", "run-1", 1).await;
+    for camera in ["cam-1", "cam-2", "off"] {
+        server.camera("t", "s", camera).await;
+    }
+    let (code, lease) = server.lease_camera("cam-1", "run-1").await;
+    assert_eq!(code, 200, "{lease}");
+    let path = "/api/v1/authority/lease";
+    let (_, held) = server
+        .call(ADMIN, "POST", path, json!("camera:cam-1"))
+        .await;
+    let held: lease::Lease = serde_json::from_value(held).unwrap();
+    let ask = async |camera: &str| {
+        let key = format!("camera:{camera}").parse().unwrap();
+        let request = lease::Acquire::one(key, held.holder.clone(), held.ttl);
+        let path = "/api/v1/authority/acquire";
+        server.call(ADMIN, "POST", path, json!(request)).await.1
+    };
+    let again: lease::Acquired = serde_json::from_value(ask("cam-1").await).unwrap();
+    let lease::Acquired::Granted { leases, .. } = again else {
+        panic!("what it has already: {again:?}");
+    };
+    assert_eq!(leases[0].token, held.token);
+    let full: lease::Acquired = serde_json::from_value(ask("cam-2").await).unwrap();
+    assert!(
+        matches!(&full, lease::Acquired::Refused(it) if matches!(it.cause, lease::Cause::Limit { .. })),
+        "{full:?}"
+    );
+    let off = format!("{CAMERAS}off/");
+    let (code, _) = server
+        .call(ADMIN, "PUT", &off, json!({"enabled": false}))
+        .await;
+    assert_eq!(code, 200);
+    assert_eq!(ask("off").await["code"], "CAMERA_DISABLED");
+}
+
 async fn a_cordoned_runner_keeps_what_it_has_and_a_removed_one_nothing() {
     let server = start().await;
     server.runner("t", "s", "r", 4).await;
@@ -601,6 +638,7 @@ on_every_home!(
     a_lease_needs_a_known_camera_and_runner_and_room,
     a_new_incarnation_waits_for_the_old_one_and_releases_its_leases,
     a_camera_is_offered_only_to_a_runner_that_could_be_granted_it,
+    a_runner_is_admitted_by_the_kernels_interface_too,
     a_cordoned_runner_keeps_what_it_has_and_a_removed_one_nothing,
     one_heartbeat_renews_everything_and_tells_everything,
     a_heartbeat_after_a_long_silence_brings_the_runner_back,

@@ -52,3 +52,30 @@ async fn two_managers_have_each_camera_once() {
     stage.working(16, boot_ms()).await;
     assert_eq!(contradictions(&stage.lines()), Vec::<String>::new());
 }
+
+/// How many acquires came as plain calls.
+async fn plain_acquires(stage: &Stage) -> u64 {
+    let text = reqwest::get(format!("{}/metrics", stage.url())).await;
+    let text = text.expect("answered").text().await.expect("a text");
+    let lines = text.lines().filter(|line| {
+        line.starts_with("leasehold_http_requests_total{") && line.contains("/leases/acquire")
+    });
+    let counts = lines.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok());
+    counts.sum()
+}
+
+#[tokio::test]
+async fn cameras_are_acquired_over_the_stream() {
+    let stage = Stage::start(1).await;
+    let manager = stage.manager("m1", json!({})).await;
+    stage.working(1, 0).await;
+    wait::until(SOON, "the stream is up", async || {
+        manager.get("/healthz").await["control_plane"]["streaming"] == true
+    })
+    .await;
+    let before = plain_acquires(&stage).await;
+    stage.add_camera(1).await;
+    stage.working(2, boot_ms()).await;
+    assert_eq!(plain_acquires(&stage).await, before);
+    assert_eq!(contradictions(&stage.lines()), Vec::<String>::new());
+}
