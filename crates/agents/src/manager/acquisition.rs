@@ -6,7 +6,7 @@ use futures_util::{StreamExt as _, stream};
 use lease::{Acquire, BootMillis, Key, Labels, registry::CAMERA};
 use leasehold_client::{Outcome, keeper};
 
-use super::{core::Core, core::Entry, sync};
+use super::{core::Core, state::Entry, sync};
 
 /// How many cameras are asked for at once.
 const AT_ONCE: usize = 8;

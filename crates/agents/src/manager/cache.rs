@@ -5,10 +5,7 @@ use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 use lease::{UnixMillis, registry::Camera};
 use serde::{Deserialize, Serialize};
 
-use super::{
-    core::{Core, Entry},
-    files,
-};
+use super::{core::Core, files, state::Entry};
 
 /// A site's cameras are some kilobytes each.
 const MAX_BYTES: u64 = 256 * 1024 * 1024;

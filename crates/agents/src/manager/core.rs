@@ -1,165 +1,32 @@
-//! What the loops share: which cameras are held, where they run, and what is known about the control
-//! plane.
+//! What the loops share: takes, places and gives up cameras, and keeps the slots at it.
 
 use std::{
     collections::BTreeMap,
     net::SocketAddr,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
 };
 
 use arc_swap::ArcSwap;
-use lease::{BootMillis, Lease, Token, UnixMillis, registry::Camera};
-use leasehold_api::{CameraVersion, RegisterRequest, RunnerHeartbeatAnswer, Seconds, SiteVersion};
+use lease::{BootMillis, Lease, Token};
+use leasehold_api::{RegisterRequest, RunnerHeartbeatAnswer, Seconds};
 use leasehold_client::{Guard, Keeper, Lost, RunnerClient, keeper::Told};
 use tokio::sync::{Notify, mpsc};
 use tokio_util::task::TaskTracker;
 
 use super::{
-    Context, Settings,
-    handover::{self, Expected, Leaving},
-    heartbeat,
+    Context, Settings, handover, heartbeat,
     metrics::count,
     peers::PeerManagers,
     plan::{self, Placed},
     process::{Assigned, Claim, Shard},
     settings::WorkerSettings,
     slot::{self, Desired, Stop},
+    state::{Contact, Entry, Held, State},
     timing::Timing,
 };
 
 /// How often figures and the state of the control plane are looked at.
 const HOUSEKEEPING_MS: u64 = 500;
-
-/// When the control plane last answered, and since when it does not.
-#[derive(Default)]
-pub(super) struct Contact {
-    reached_at: AtomicU64,
-    /// 0 while it answers.
-    failing_since: AtomicU64,
-}
-
-impl Contact {
-    pub fn called(&self, answered: bool, now: BootMillis) {
-        if answered {
-            self.reached_at.store(now.get(), Ordering::Relaxed);
-            self.failing_since.store(0, Ordering::Relaxed);
-        } else {
-            let _ = self.failing_since.compare_exchange(
-                0,
-                now.get().max(1),
-                Ordering::Relaxed,
-                Ordering::Relaxed,
-            );
-        }
-    }
-
-    pub fn failing_since(&self) -> Option<BootMillis> {
-        match self.failing_since.load(Ordering::Relaxed) {
-            0 => None,
-            since => Some(BootMillis::new(since)),
-        }
-    }
-
-    pub fn reached_at(&self) -> Option<BootMillis> {
-        match self.reached_at.load(Ordering::Relaxed) {
-            0 => None,
-            at => Some(BootMillis::new(at)),
-        }
-    }
-}
-
-/// A camera as it is configured, with the zones of its site.
-#[derive(Clone)]
-pub(super) struct Entry {
-    pub camera: Arc<Camera>,
-    /// As the control plane has them.
-    pub config_version: String,
-    pub zone_version: String,
-    /// Of the zones with those of the site.
-    pub own_zone_version: String,
-}
-
-/// A camera that this manager holds.
-pub(super) struct Held {
-    pub assigned: Arc<Assigned>,
-    pub slot: Option<usize>,
-    pub since: UnixMillis,
-}
-
-#[derive(Default)]
-pub(super) struct State {
-    pub held: BTreeMap<String, Held>,
-    /// What the control plane wants this manager to take.
-    pub wanted: BTreeMap<String, CameraVersion>,
-    /// Cameras that are being handed over to other managers.
-    pub leaving: BTreeMap<String, Leaving>,
-    /// Cameras that other managers hand over to this one.
-    pub expected: BTreeMap<String, Expected>,
-    /// Leases that the control plane keeps for this manager and that it knows nothing of: since when.
-    strays: BTreeMap<String, (String, BootMillis)>,
-    /// Cameras that are left to others, and until when.
-    pub avoid: BTreeMap<String, BootMillis>,
-    pub catalog: BTreeMap<String, Entry>,
-    pub catalog_version: Option<SiteVersion>,
-    pub catalog_at: Option<UnixMillis>,
-    pub registered: bool,
-    /// Everything held was validated since the control plane came back.
-    pub validated: bool,
-    pub cordoned: bool,
-    pub draining: bool,
-    pub stopping: bool,
-}
-
-/// A lease that is still unknown here after so long is taken over: nothing gives it back any more.
-const STRAY_MS: u64 = 10_000;
-
-impl State {
-    /// Takes over what this manager has without knowing it: an answer was lost on its way. Leases that
-    /// are being given back show for a while, too.
-    fn adopt_strays(&mut self, answer: &RunnerHeartbeatAnswer, now: BootMillis) {
-        let mut strays = BTreeMap::new();
-        for lease in &answer.leases {
-            let Some(camera) = &lease.camera_uuid else {
-                continue;
-            };
-            let known = self.held.contains_key(camera)
-                || self.expected.contains_key(camera)
-                || self.leaving.contains_key(camera);
-            if known {
-                continue;
-            }
-            let before = self.strays.remove(camera);
-            let before = before.filter(|(id, _)| *id == lease.lease_id);
-            let since = before.map_or(now, |(_, since)| since);
-            if now.since(since) >= STRAY_MS
-                && let Some(it) = answer.cameras.iter().find(|it| it.camera_uuid == *camera)
-            {
-                tracing::warn!(camera, "a lease of this manager that it did not know of");
-                self.wanted.insert(camera.clone(), it.clone());
-            }
-            strays.insert(camera.clone(), (lease.lease_id.clone(), since));
-        }
-        self.strays = strays;
-    }
-
-    /// Everything that needs a place: what is held, and what is expected.
-    fn placed<'a>(&'a self, site: &'a str) -> Vec<Placed<'a>> {
-        let held = self.held.iter().map(|(name, it)| Placed {
-            camera: name,
-            site: &it.assigned.camera.site_id,
-            slot: it.slot,
-        });
-        let expected = self.expected.iter().map(|(name, it)| Placed {
-            camera: name,
-            site,
-            slot: it.slot,
-        });
-        held.chain(expected).collect()
-    }
-}
 
 pub(super) struct Core {
     pub settings: ArcSwap<Settings>,
@@ -435,7 +302,11 @@ impl Core {
         if !is_held {
             return;
         }
-        state.held.remove(camera);
+        if let Some(held) = state.held.remove(camera) {
+            // Where the control plane was away, it may keep the lease for this manager all the same.
+            let lapsed = (held.assigned.lease_id.clone(), self.now());
+            state.strays.insert(camera.to_owned(), lapsed);
+        }
         drop(state);
         tracing::warn!(camera, %token, reason = %why, "camera lost");
         self.context.metrics.owner_changes.inc();

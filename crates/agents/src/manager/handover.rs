@@ -16,8 +16,9 @@ use tokio::sync::Notify;
 
 use super::{
     acquisition,
-    core::{Core, Held},
+    core::Core,
     process::{Assigned, Claim},
+    state::Held,
     sync,
 };
 

@@ -21,6 +21,7 @@ mod process;
 mod reload;
 mod settings;
 mod slot;
+mod state;
 mod sync;
 pub mod timing;
 
@@ -149,7 +150,7 @@ impl Manager {
         files::make_private(&state_dir).map_err(io("state_dir"))?;
         files::clean(&state_dir, &runner_id);
         let metrics = Arc::new(Metrics::new());
-        let contact = Arc::new(core::Contact::default());
+        let contact = Arc::new(state::Contact::default());
         let observer = {
             let (metrics, contact, clock) = (metrics.clone(), contact.clone(), clock.clone());
             Arc::new(move |op, outcome: &'static str, took_ms| {

@@ -8,9 +8,10 @@ use leasehold_clock::Backoff;
 
 use super::{
     cache,
-    core::{Core, Entry},
+    core::Core,
     heartbeat::{FIRST_PAUSE_MS, LONGEST_PAUSE_MS},
     process::Assigned,
+    state::Entry,
 };
 
 pub(super) async fn run(core: Arc<Core>) {
