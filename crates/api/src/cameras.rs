@@ -76,7 +76,7 @@ pub struct SiteVersion {
     pub config_version: String,
     /// Of all its zones.
     pub zone_version: String,
-    /// The last change; absent when there never was one.
+    /// The last change; 1970 when there never was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_updated: Option<Time>,
 }

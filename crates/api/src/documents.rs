@@ -26,8 +26,10 @@ pub struct CameraDocument {
     pub zones: Option<Vec<ZoneDocument>>,
     /// Looking only where something moves.
     pub motion_gating: Option<MotionGatingDocument>,
-    /// Only these things count; empty means all.
+    /// Only these things count. `null` means all, an empty list none.
     pub allow_labels: Option<Vec<String>>,
+    /// These things do not count.
+    pub deny_labels: Option<Vec<String>>,
     /// How sure a detection must be; 0.3 when absent.
     #[schema(minimum = 0, maximum = 1)]
     pub min_score: Option<f64>,
@@ -44,6 +46,23 @@ pub struct CameraDocument {
     /// The only deployment group that may have it.
     #[schema(pattern = "^[A-Za-z0-9._-]{1,255}$")]
     pub deployment_group: Option<String>,
+    /// How it does, as whoever looks after it wrote last; `offline` when absent. Nothing else changes it,
+    /// and it belongs to no version.
+    pub status: Option<CameraStatusWord>,
+}
+
+/// How a camera does.
+#[derive(Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CameraStatusWord {
+    /// It delivers pictures.
+    Online,
+    /// It delivers none, or nobody wrote yet.
+    Offline,
+    /// It fails.
+    Error,
+    /// Somebody works on it.
+    Maintenance,
 }
 
 /// When a detection belongs to a zone.
@@ -71,6 +90,35 @@ pub struct MotionGatingDocument {
     /// How long motion lasts after it stopped, in frames; 2 when absent.
     #[schema(value_type = Option<i64>, minimum = 0, maximum = 4_294_967_295_u32)]
     pub cooldown_frames: Option<u32>,
+    /// By how much changed pixels grow before they are joined; 6 when absent.
+    #[schema(value_type = Option<i64>, minimum = 0, maximum = 4_294_967_295_u32)]
+    pub dilation_px: Option<u32>,
+    /// Smaller differences of a pixel are noise; 12 when absent.
+    #[schema(value_type = Option<i64>, minimum = 0, maximum = 4_294_967_295_u32)]
+    pub noise_floor: Option<u32>,
+    /// Look at least this often, moving or not; 10 when absent, 0 for never.
+    #[schema(minimum = 0)]
+    pub max_inference_interval_seconds: Option<f64>,
+    /// Whether motion is computed inside the include zones only; true when absent.
+    pub roi_native: Option<bool>,
+    /// How strongly the threshold follows the picture inside the zones; 0.7 when absent.
+    #[schema(minimum = 0)]
+    pub adaptive_threshold_factor: Option<f64>,
+    /// Which of the two smallest areas counts; `px` when absent.
+    pub min_area_mode: Option<MinAreaModeWord>,
+    /// How much must move, as a part of the include zones; 0.5 when absent.
+    #[schema(minimum = 0, maximum = 100)]
+    pub min_area_roi_percent: Option<f64>,
+}
+
+/// Which of the two smallest areas counts.
+#[derive(Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum MinAreaModeWord {
+    /// `min_area_px`.
+    Px,
+    /// `min_area_roi_percent`.
+    RoiPercent,
 }
 
 /// What is configured of a zone. `PUT` takes only the fields that change; `null` goes back to the
@@ -90,8 +138,10 @@ pub struct ZoneDocument {
     /// Its outline: 3 to 512 points `[x, y]` whose edges do not cross. Required for a new zone.
     #[schema(max_items = 512)]
     pub polygon: Option<Vec<Vec<f64>>>,
-    /// Only these things count; empty means all.
+    /// Only these things count. `null` means all, an empty list none.
     pub allow_labels: Option<Vec<String>>,
+    /// These things do not count.
+    pub deny_labels: Option<Vec<String>>,
     /// How sure a detection must be.
     #[schema(minimum = 0, maximum = 1)]
     pub min_score: Option<f64>,

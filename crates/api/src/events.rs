@@ -60,6 +60,10 @@ pub struct Event {
     /// Why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
+    /// The same as an object, where clients of the first control plane look for it: `reason` when there
+    /// is one.
+    #[serde(default)]
+    pub details: BTreeMap<String, String>,
 }
 
 impl From<&lease::Event> for Event {
@@ -97,6 +101,11 @@ impl From<&lease::Event> for Event {
                 .map(|(name, value)| (name.to_owned(), value.to_owned()))
                 .collect(),
             detail: it.detail.as_deref().map(str::to_owned),
+            details: it
+                .detail
+                .iter()
+                .map(|reason| ("reason".to_owned(), reason.to_string()))
+                .collect(),
         }
     }
 }

@@ -51,7 +51,8 @@ pub use credentials::{
 };
 pub use deployments::{Deployment, DeploymentEvent, DeploymentList, DeploymentRequest};
 pub use documents::{
-    CameraDocument, MotionGatingDocument, ZoneDocument, ZoneKindWord, ZoneTestWord,
+    CameraDocument, CameraStatusWord, MinAreaModeWord, MotionGatingDocument, ZoneDocument,
+    ZoneKindWord, ZoneTestWord,
 };
 pub use events::{
     Event, EventList, History, HistoryFault, Owner, SealHead, Snapshot, Verification,

@@ -76,7 +76,7 @@ pub const DEPLOYMENT_RESUME: &str =
 /// `POST`: give every camera back to the version before.
 pub const DEPLOYMENT_ROLLBACK: &str =
     "/api/v1/deployments/{tenant_id}/{site_id}/{deployment_group}/rollback";
-/// `GET`: a camera by its name alone.
+/// `GET`, `PUT`: a camera by its name alone.
 pub const CAMERA: &str = "/api/v1/cameras/{camera_uuid}";
 /// `GET`: why a camera is where it is.
 pub const CAMERA_EXPLAIN: &str = "/api/v1/cameras/{camera_uuid}/explain";
@@ -108,6 +108,8 @@ pub const CREDENTIAL_ROTATE: &str = "/api/v1/credentials/{credential_id}/rotate"
 pub const SESSION: &str = "/api/v3/auth/session";
 /// The process is alive.
 pub const HEALTHZ: &str = "/healthz";
+/// The same, where clients of the first control plane look for it.
+pub const HEALTH: &str = "/health";
 /// The store can be reached.
 pub const READYZ: &str = "/readyz";
 /// Prometheus metrics.

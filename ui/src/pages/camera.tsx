@@ -41,6 +41,7 @@ function formOf(camera: Camera): CameraForm {
     required_capabilities: camera.required_capabilities ?? [],
     deployment_group: camera.deployment_group ?? "",
     zones: (camera.zones ?? []).map((zone) => ({
+      ...zone,
       zone_id: zone.zone_id ?? 1,
       name: zone.name ?? "",
       kind: zone.kind ?? "include",
@@ -54,7 +55,14 @@ function formOf(camera: Camera): CameraForm {
 
 /** What is sent: for a change only what differs. */
 function documentOf(form: CameraForm, before: CameraForm | undefined): Record<string, unknown> {
-  const whole: Record<string, unknown> = { ...form, deployment_group: form.deployment_group || null };
+  // No labels means that all count; to the server an empty list means that none does.
+  const some = (list: string[]): string[] | null => (list.length > 0 ? list : null);
+  const whole: Record<string, unknown> = {
+    ...form,
+    allow_labels: some(form.allow_labels),
+    zones: form.zones.map((zone) => ({ ...zone, allow_labels: some(zone.allow_labels) })),
+    deployment_group: form.deployment_group || null,
+  };
   if (!before) {
     if (!form.deployment_group) delete whole["deployment_group"];
     return whole;

@@ -12,15 +12,10 @@ import { Badge, Card, Empty, Missing, PageHead, isStale } from "../ui/parts";
 /** How many cameras are read at a time. */
 const PAGE = 500;
 
-/** Fields that a camera may have in other versions of the server. */
-export type Extra = { enabled?: boolean; status?: string; parked?: boolean | string; parked_reason?: string };
-
 /** Whether a camera is meant to have no owner, and why. */
 export function setAside(camera: Camera): string | undefined {
-  const extra = camera as Camera & Extra;
-  if (extra.enabled === false || extra.status === "disabled") return "Disabled";
-  if (extra.parked || extra.status === "parked") return `Parked${extra.parked_reason ? `: ${extra.parked_reason}` : ""}`;
-  return undefined;
+  if (camera.enabled === false) return "Disabled";
+  return camera.parked ? `Parked: ${camera.parked.reason}` : undefined;
 }
 
 /** Whether the lease runs with the camera's current versions. */

@@ -121,7 +121,8 @@ mod tests {
             kind,
             priority,
             polygon,
-            allow_labels: Vec::new(),
+            allow_labels: None,
+            deny_labels: None,
             min_score: None,
             camera_uuid: None,
         }

@@ -1,6 +1,7 @@
 //! Cameras.
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::{Checks, FieldError, Zone};
 use crate::redact;
@@ -17,6 +18,40 @@ pub enum ZoneTest {
     CenterAndOverlap,
 }
 
+/// How a camera does, as whoever looks after it wrote last. Nothing here changes it, and it belongs to no
+/// version: a camera that goes offline restarts no worker.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CameraStatus {
+    /// It delivers pictures.
+    Online,
+    /// It delivers none, or nobody wrote yet.
+    #[default]
+    Offline,
+    /// It fails.
+    Error,
+    /// Somebody works on it.
+    Maintenance,
+}
+
+impl CameraStatus {
+    /// From its name.
+    pub fn parse(name: &str) -> Option<Self> {
+        serde_json::from_value(name.into()).ok()
+    }
+}
+
+/// How `min_area_px` and `min_area_roi_percent` are used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MinAreaMode {
+    /// The area counts in pixels.
+    #[default]
+    Px,
+    /// The area counts as a part of the include zones.
+    RoiPercent,
+}
+
 /// Looking only where something moves.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -29,6 +64,20 @@ pub struct MotionGating {
     pub min_area_px: u32,
     /// How long motion lasts after it stopped.
     pub cooldown_frames: u32,
+    /// By how much changed pixels grow before they are joined.
+    pub dilation_px: u32,
+    /// Smaller differences of a pixel are noise.
+    pub noise_floor: u32,
+    /// Look at least this often, moving or not; 0 means never for that reason.
+    pub max_inference_interval_seconds: f64,
+    /// Whether motion is computed inside the include zones only.
+    pub roi_native: bool,
+    /// How strongly the threshold follows the picture inside the zones.
+    pub adaptive_threshold_factor: f64,
+    /// Which of the two smallest areas counts.
+    pub min_area_mode: MinAreaMode,
+    /// How much must move, as a part of the include zones.
+    pub min_area_roi_percent: f64,
 }
 
 impl Default for MotionGating {
@@ -38,7 +87,45 @@ impl Default for MotionGating {
             downscale: 0.5,
             min_area_px: 1500,
             cooldown_frames: 2,
+            dilation_px: 6,
+            noise_floor: 12,
+            max_inference_interval_seconds: 10.0,
+            roi_native: true,
+            adaptive_threshold_factor: 0.7,
+            min_area_mode: MinAreaMode::Px,
+            min_area_roi_percent: 0.5,
         }
+    }
+}
+
+impl MotionGating {
+    /// The fields that every version covers. The others count only when they are not the default, so that
+    /// versions from before they were known stay the same.
+    const ALWAYS: [&str; 4] = ["enabled", "downscale", "min_area_px", "cooldown_frames"];
+
+    fn check(&self, checks: &mut Checks) {
+        checks.unit(self.downscale, "motion_gating.downscale");
+        for (value, name) in [
+            (
+                self.max_inference_interval_seconds,
+                "motion_gating.max_inference_interval_seconds",
+            ),
+            (
+                self.adaptive_threshold_factor,
+                "motion_gating.adaptive_threshold_factor",
+            ),
+        ] {
+            checks.require(
+                value.is_finite() && value >= 0.0,
+                name,
+                "a number of at least 0",
+            );
+        }
+        checks.require(
+            (0.0..=100.0).contains(&self.min_area_roi_percent),
+            "motion_gating.min_area_roi_percent",
+            "a number from 0 to 100",
+        );
     }
 }
 
@@ -60,9 +147,12 @@ pub struct Camera {
     /// Looking only where something moves.
     #[serde(default)]
     pub motion_gating: MotionGating,
-    /// Only these things count; empty means all.
+    /// Only these things count. Without a list all do; with an empty one none does.
     #[serde(default)]
-    pub allow_labels: Vec<String>,
+    pub allow_labels: Option<Vec<String>>,
+    /// These things do not count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deny_labels: Option<Vec<String>>,
     /// How sure a detection must be.
     #[serde(default = "default_min_score")]
     pub min_score: f64,
@@ -81,6 +171,9 @@ pub struct Camera {
     /// The only deployment group that may have it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deployment_group: Option<String>,
+    /// How it does, as it was written last.
+    #[serde(default)]
+    pub status: CameraStatus,
 }
 
 fn yes() -> bool {
@@ -121,8 +214,9 @@ impl Camera {
         );
         checks.unit(self.min_score, "min_score");
         checks.unit(self.iou_threshold, "iou_threshold");
-        checks.unit(self.motion_gating.downscale, "motion_gating.downscale");
-        checks.labels(&self.allow_labels, "allow_labels");
+        self.motion_gating.check(&mut checks);
+        checks.labels(self.allow_labels.iter().flatten(), "allow_labels");
+        checks.labels(self.deny_labels.iter().flatten(), "deny_labels");
         checks.labels(&self.required_capabilities, "required_capabilities");
         if let Some(group) = &self.deployment_group {
             checks.name(group, "deployment_group");
@@ -157,6 +251,13 @@ impl Camera {
         let mut value = serde_json::to_value(self).unwrap_or_default();
         if let Some(map) = value.as_object_mut() {
             map.remove("zones");
+            map.remove("status");
+            let usual = serde_json::to_value(MotionGating::default()).unwrap_or_default();
+            if let Some(Value::Object(gating)) = map.get_mut("motion_gating") {
+                gating.retain(|name, value| {
+                    MotionGating::ALWAYS.contains(&name.as_str()) || usual[name.as_str()] != *value
+                });
+            }
         }
         crate::canonical::version(&value)
     }
@@ -250,6 +351,38 @@ mod tests {
         assert_ne!(on.config_version(), off.config_version());
         let again: Camera = serde_json::from_str(&serde_json::to_string(&off).unwrap()).unwrap();
         assert!(!again.enabled);
+    }
+
+    #[test]
+    fn fields_that_came_later_change_no_version_until_they_are_used() {
+        let mut document = serde_json::to_value(camera()).unwrap();
+        document["motion_gating"]["noise_floor"] = 12.into();
+        document["status"] = "maintenance".into();
+        let same: Camera = serde_json::from_value(document.clone()).unwrap();
+        assert_eq!(same.config_version(), camera().config_version());
+        assert_eq!(
+            camera().config_version(),
+            "a7b9d4b5d1d6af0a034d4208275492aedba29c78829ea2d473910755ec05a5f0",
+            "stored by servers of before"
+        );
+        document["motion_gating"]["noise_floor"] = 13.into();
+        let other: Camera = serde_json::from_value(document).unwrap();
+        assert_ne!(other.config_version(), camera().config_version());
+    }
+
+    #[test]
+    fn no_list_of_labels_is_not_an_empty_one() {
+        let of = |labels: &str| -> Camera {
+            let text = serde_json::to_string(&camera()).unwrap();
+            let text = text.replace(r#"["person","car","truck"]"#, labels);
+            serde_json::from_str(&text).unwrap()
+        };
+        assert_eq!(of("null").allow_labels, None);
+        assert_eq!(of("[]").allow_labels, Some(Vec::new()));
+        for labels in ["null", "[]"] {
+            let written = serde_json::to_value(of(labels)).unwrap();
+            assert_eq!(written["allow_labels"].to_string(), labels);
+        }
     }
 
     #[test]

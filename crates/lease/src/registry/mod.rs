@@ -15,7 +15,7 @@ mod zone;
 
 pub use admission::{Admitted, Asked, Denied, admit};
 pub use assignment::{Decision, Decisions, Reason, Split};
-pub use camera::{Camera, MotionGating, ZoneTest};
+pub use camera::{Camera, CameraStatus, MinAreaMode, MotionGating, ZoneTest};
 pub use deployment::{Deployment, DeploymentEvent, DeploymentState, Fleet, Seat, Side};
 pub use polygon::Polygon;
 pub use report::Report;
@@ -75,10 +75,15 @@ impl Checks {
         );
     }
 
-    pub fn labels(&mut self, labels: &[String], field: &str) {
+    pub fn labels<'a>(
+        &mut self,
+        labels: impl IntoIterator<Item = &'a String, IntoIter: Clone>,
+        field: &str,
+    ) {
+        let mut labels = labels.into_iter();
         self.require(
-            labels.len() <= 256
-                && labels.iter().all(|label| {
+            labels.clone().count() <= 256
+                && labels.all(|label| {
                     !label.is_empty() && label.len() <= 64 && !label.chars().any(char::is_control)
                 }),
             field,

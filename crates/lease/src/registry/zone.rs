@@ -29,9 +29,12 @@ pub struct Zone {
     pub priority: i32,
     /// Its outline.
     pub polygon: Polygon,
-    /// Only these things count; empty means all.
+    /// Only these things count. Without a list all do; with an empty one none does.
     #[serde(default)]
-    pub allow_labels: Vec<String>,
+    pub allow_labels: Option<Vec<String>>,
+    /// These things do not count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deny_labels: Option<Vec<String>>,
     /// How sure a detection must be.
     #[serde(default)]
     pub min_score: Option<f64>,
@@ -70,7 +73,14 @@ impl Zone {
             format!("{prefix}polygon"),
             "3 to 512 points whose edges do not cross",
         );
-        checks.labels(&self.allow_labels, &format!("{prefix}allow_labels"));
+        checks.labels(
+            self.allow_labels.iter().flatten(),
+            &format!("{prefix}allow_labels"),
+        );
+        checks.labels(
+            self.deny_labels.iter().flatten(),
+            &format!("{prefix}deny_labels"),
+        );
         if let Some(score) = self.min_score {
             checks.unit(score, format!("{prefix}min_score"));
         }

@@ -16,6 +16,7 @@ use crate::{App, Json, Reject, frame::too_slow};
 pub(super) fn router() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(healthz))
+        .routes(routes!(health))
         .routes(routes!(readyz))
         .routes(routes!(metrics))
 }
@@ -45,6 +46,12 @@ async fn healthz() -> Json<Health> {
         store: None,
         broker_connected: None,
     })
+}
+
+/// The process is alive, for clients of the first control plane.
+#[utoipa::path(get, path = paths::HEALTH, tag = "operations", responses((status = 200, body = Health)))]
+async fn health() -> Json<Health> {
+    healthz().await
 }
 
 /// The store can be reached and the server is not stopping.

@@ -18,6 +18,13 @@ use crate::{App, Reject, auth::Caller};
 impl Item for Camera {
     const KIND: &'static str = CAMERA;
     const UNIQUE: bool = true;
+    const ANSWERED: &'static [&'static str] = &[
+        "config_version",
+        "zone_version",
+        "created_at",
+        "updated_at",
+        "parked",
+    ];
 
     fn name_of(text: &str) -> Option<String> {
         is_name(text).then(|| text.to_owned())

@@ -21,6 +21,9 @@ pub(crate) trait Item: Serialize + DeserializeOwned + PartialEq + Send + Sync {
     /// Whether a name is given only once over all sites. Such a thing is found, and owned, by its name
     /// alone.
     const UNIQUE: bool;
+    /// What an answer carries beside the document: taken back unread, so that what was read can be
+    /// written.
+    const ANSWERED: &'static [&'static str];
 
     /// The name in the records of what a path calls `text`, unless nothing can be called so.
     fn name_of(text: &str) -> Option<String>;
@@ -67,6 +70,7 @@ pub(crate) async fn create<T: Item>(
     place: &Place,
     Document(mut fields): Document,
 ) -> Result<Found<T>, Reject> {
+    fields.retain(|name, _| !T::ANSWERED.contains(&name.as_str()));
     T::settle(&mut fields, place, None)?;
     let item: T = checked(fields)?;
     let now = app.authority().now().await?;
@@ -103,6 +107,7 @@ pub(crate) async fn update<T: Item>(
     Document(mut change): Document,
     sees_secrets: bool,
 ) -> Result<Found<T>, Reject> {
+    change.retain(|name, _| !T::ANSWERED.contains(&name.as_str()));
     T::settle(&mut change, place, Some(text))?;
     for _ in 0..store::ATTEMPTS {
         let found: Found<T> = load(app.authority(), place, text).await?;
@@ -200,8 +205,9 @@ async fn replace<T>(
 const STAND_INS: &str = r#"{"camera_uuid": "x", "rtsp_url": "file:///x", "zone_id": 4294967295,
     "name": "x", "kind": "include", "polygon": [[0, 0], [1, 0], [1, 1]]}"#;
 
-/// Reads a document; every wrong field is named in one answer.
-fn checked<T: Item>(fields: Map<String, Value>) -> Result<T, Reject> {
+/// Reads a document; every wrong field is named in one answer. `null` is the default, wherever it stands.
+fn checked<T: Item>(mut fields: Map<String, Value>) -> Result<T, Reject> {
+    store::drop_nulls(&mut fields);
     let stand_ins = serde_json::from_str(STAND_INS).unwrap_or_default();
     let (item, mut wrong) = leasehold_api::parse_document::<T>(fields, &stand_ins);
     let found = item.as_ref().map_or(Ok(()), Item::validate);

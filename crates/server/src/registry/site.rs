@@ -83,6 +83,7 @@ pub(super) fn version_of<'a>(
         zone_version: canonical::version(
             &json!({"cameras": of(|it| &it.zone_version), "site": zones}),
         ),
-        last_updated: changed_at.map(Into::into),
+        // Clients of the first control plane want a time in any case.
+        last_updated: Some(changed_at.unwrap_or(UnixMillis::new(0)).into()),
     }
 }

@@ -222,6 +222,19 @@ pub(crate) fn merge(into: &mut Map<String, Value>, change: Map<String, Value>) {
     }
 }
 
+/// Takes everything out that is `null`, also in objects within lists.
+pub(crate) fn drop_nulls(fields: &mut Map<String, Value>) {
+    fn inside(value: &mut Value) {
+        match value {
+            Value::Object(fields) => drop_nulls(fields),
+            Value::Array(items) => items.iter_mut().for_each(inside),
+            _ => {}
+        }
+    }
+    fields.retain(|_, value| !value.is_null());
+    fields.values_mut().for_each(inside);
+}
+
 /// A field that the path says already: filled in when absent, refused when different.
 pub(crate) fn settle(
     fields: &mut Map<String, Value>,

@@ -10,6 +10,7 @@ use crate::Reject;
 impl Item for Zone {
     const KIND: &'static str = ZONE;
     const UNIQUE: bool = false;
+    const ANSWERED: &'static [&'static str] = &["created_at", "updated_at"];
 
     fn name_of(text: &str) -> Option<String> {
         text.parse().ok().map(name)

@@ -204,7 +204,7 @@ async fn equal_sites_have_equal_versions_and_every_edit_shows() {
     let server = start().await;
     let version = "config/version";
     let empty = get(&server, &format!("/api/v1/tenants/t/sites/s/{version}")).await;
-    assert_eq!(empty["last_updated"], Value::Null);
+    assert_eq!(empty["last_updated"], "1970-01-01T00:00:00.000Z");
     server.camera("t", "s", "cam-1").await;
     let one = get(&server, &format!("/api/v1/tenants/t/sites/s/{version}")).await;
     assert_ne!(one["config_version"], empty["config_version"]);

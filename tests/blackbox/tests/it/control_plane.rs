@@ -6,7 +6,7 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use leasehold_testkit::{Child, Dir, Postgres, length, port, redis::Redis};
+use leasehold_testkit::{Child, Dir, Postgres, Program, length, port, redis::Redis};
 use serde_json::{Value, json};
 
 use crate::cli_support::{self, SOON, Server, plain};
@@ -362,4 +362,19 @@ async fn a_history_that_somebody_edited_is_told() {
         .run(&["lease", "verify", "--head", &head.replace(':', ":0")])
         .await;
     assert_eq!(other.code, 2, "a head that is none is a wrong command line");
+}
+
+#[tokio::test]
+async fn the_first_control_planes_own_client_works_as_it_is() {
+    let server = Server::start().await;
+    let credential = std::fs::read_to_string(server.data().join("admin.token"));
+    let drive = concat!(env!("CARGO_MANIFEST_DIR"), "/control_plane/drive.py");
+    let mut client = Program::new("python3")
+        .args([drive, &format!("http://{}", server.address)])
+        .args([credential.expect("made at the start").trim()])
+        .spawn();
+    let status = client.wait(3 * SOON).await;
+    let steps = client.lines().join("\n");
+    assert!(status.success(), "{steps}");
+    assert_eq!(steps.matches(": ok").count(), 16, "{steps}");
 }

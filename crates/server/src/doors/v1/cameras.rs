@@ -2,7 +2,7 @@
 
 use ::lease::{
     RecordQuery, UnixMillis,
-    registry::{CAMERA, Camera, Trouble},
+    registry::{CAMERA, Camera, CameraStatus, Trouble},
 };
 use axum::{
     extract::{Path, State},
@@ -23,7 +23,7 @@ use crate::{
     auth::{Area, Auth, Caller, Level, RunnersAdmin, RunnersRead},
     query::page_limit,
     registry::{
-        cameras, enter, items, runners,
+        Place, cameras, enter, items, runners,
         store::{self, Condition, Found},
         trouble,
     },
@@ -33,7 +33,7 @@ pub(super) fn router() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(list, create))
         .routes(routes!(show, update, remove))
-        .routes(routes!(by_name))
+        .routes(routes!(by_name, update_by_name))
         .routes(routes!(available))
 }
 
@@ -82,18 +82,44 @@ async fn answer(
     Ok((status, etag, Json(shown)).into_response())
 }
 
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct Listed {
+    /// Only those with this status: `online`, `offline`, `error` or `maintenance`.
+    status: Option<String>,
+    /// At most this many: 1 to 1000, 100 when absent.
+    limit: Option<usize>,
+    /// Where the page before ended.
+    cursor: Option<String>,
+    /// Leave out this many at the beginning: at most 100000. A cursor costs less.
+    offset: Option<usize>,
+}
+
 /// The cameras of a site, in the order of their names.
 #[utoipa::path(get, path = paths::SITE_CAMERAS, tag = "cameras", security(("bearer" = ["runners:read"])),
-    params(("tenant_id" = String, Path), ("site_id" = String, Path), Pages),
+    params(("tenant_id" = String, Path), ("site_id" = String, Path), Listed),
     responses((status = 200, body = CameraList)))]
 async fn list(
     Auth(caller, _): Auth<RunnersRead>,
     State(app): State<App>,
     Path((tenant_id, site_id)): Path<(String, String)>,
-    Query(pages): Query<Pages>,
+    Query(listed): Query<Listed>,
 ) -> Result<Json<CameraList>, Reject> {
     let place = enter(&caller, &tenant_id, &site_id)?;
-    let (found, next_cursor) = pages.of_site(&app, &place).await?;
+    let status = match listed.status.as_deref() {
+        None => None,
+        Some(word) => Some(CameraStatus::parse(word).ok_or_else(|| {
+            Reject::field("status", "one of online, offline, error, maintenance")
+        })?),
+    };
+    let pages = Pages {
+        limit: listed.limit,
+        cursor: listed.cursor,
+        offset: listed.offset,
+    };
+    let wanted = |it: &Camera| status.is_none_or(|status| it.status == status);
+    let (found, next_cursor) = pages.of_site_where(&app, &place, wanted).await?;
     let troubles = trouble::under(app.authority(), place.prefix()).await?;
     let now = app.authority().now().await?;
     let shown = |it: Found<Camera>| {
@@ -150,10 +176,21 @@ async fn update(
     JsonBody(document): JsonBody<Document>,
 ) -> Result<Response, Reject> {
     let place = enter(&caller, &tenant_id, &site_id)?;
-    let condition = Condition::from_headers(&headers)?;
+    change(&app, &caller, &place, &uuid, &headers, document).await
+}
+
+async fn change(
+    app: &App,
+    caller: &Caller,
+    place: &Place,
+    uuid: &str,
+    headers: &HeaderMap,
+    document: Document,
+) -> Result<Response, Reject> {
+    let condition = Condition::from_headers(headers)?;
     let sees_secrets = caller.may(Area::Credentials, Level::Read);
-    let found = items::update(&app, &place, &uuid, condition, document, sees_secrets).await?;
-    answer(&app, &caller, StatusCode::OK, found).await
+    let found = items::update(app, place, uuid, condition, document, sees_secrets).await?;
+    answer(app, caller, StatusCode::OK, found).await
 }
 
 /// Remove a camera. Whoever holds it loses it.
@@ -186,6 +223,25 @@ async fn by_name(
 ) -> Result<Response, Reject> {
     let found = cameras::find(&app, &caller, &uuid).await?;
     answer(&app, &caller, StatusCode::OK, found).await
+}
+
+/// Change the fields of a camera that are named, by its name alone.
+#[utoipa::path(put, path = paths::CAMERA, tag = "cameras", security(("bearer" = ["runners:admin"])),
+    params(("camera_uuid" = String, Path),
+        ("If-Match" = Option<String>, Header, description = "The ETag that was read")),
+    request_body = leasehold_api::CameraDocument,
+    responses((status = 200, body = leasehold_api::Camera), (status = 404, description = "Unknown"),
+        (status = 412, description = "It was changed meanwhile")))]
+async fn update_by_name(
+    Auth(caller, _): Auth<RunnersAdmin>,
+    State(app): State<App>,
+    Path(uuid): Path<String>,
+    headers: HeaderMap,
+    JsonBody(document): JsonBody<Document>,
+) -> Result<Response, Reject> {
+    let found = cameras::find(&app, &caller, &uuid).await?;
+    let place = Place::new(&found.value.tenant_id, &found.value.site_id)?;
+    change(&app, &caller, &place, &uuid, &headers, document).await
 }
 
 #[derive(Deserialize, IntoParams)]

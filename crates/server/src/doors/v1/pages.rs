@@ -7,7 +7,7 @@ use utoipa::IntoParams;
 use super::leases::{from_cursor, to_cursor};
 use crate::{
     App, Reject,
-    query::page_limit,
+    query::{MAX_PAGE, page_limit},
     registry::{
         Place,
         items::Item,
@@ -20,10 +20,15 @@ use crate::{
 #[into_params(parameter_in = Query)]
 pub(super) struct Pages {
     /// At most this many: 1 to 1000, 100 when absent.
-    limit: Option<usize>,
+    pub limit: Option<usize>,
     /// Where the page before ended.
-    cursor: Option<String>,
+    pub cursor: Option<String>,
+    /// Leave out this many at the beginning: at most 100000. A cursor costs less.
+    pub offset: Option<usize>,
 }
+
+/// More than a site has. What is left out is read all the same.
+const MAX_OFFSET: usize = 100_000;
 
 impl Pages {
     /// The page of what a site has, and the cursor of the next.
@@ -32,13 +37,50 @@ impl Pages {
         app: &App,
         place: &Place,
     ) -> Result<(Vec<Found<T>>, Option<String>), Reject> {
-        let query = RecordQuery {
+        self.of_site_where(app, place, |_| true).await
+    }
+
+    /// The same, of what is wanted.
+    pub async fn of_site_where<T: Item>(
+        self,
+        app: &App,
+        place: &Place,
+        wanted: impl Fn(&T) -> bool,
+    ) -> Result<(Vec<Found<T>>, Option<String>), Reject> {
+        let limit = page_limit(self.limit)?;
+        let mut left_out = self.offset.unwrap_or(0);
+        if left_out > MAX_OFFSET {
+            return Err(Reject::field("offset", "0 to 100000"));
+        }
+        let mut query = RecordQuery {
             kind: T::KIND.to_owned(),
             prefix: place.prefix(),
             after: after(self.cursor.as_deref())?,
-            limit: page_limit(self.limit)?,
+            limit: left_out.saturating_add(limit).min(MAX_PAGE),
         };
-        page(app, query).await
+        let mut items: Vec<Found<T>> = Vec::new();
+        loop {
+            let (found, more) = store::page::<T>(app.authority(), query.clone()).await?;
+            for it in found {
+                if items.len() == limit {
+                    let last = items.last().map(|it| to_cursor(&it.key));
+                    return Ok((items, last));
+                }
+                query.after = Some(it.key.id().to_owned());
+                if !wanted(&it.value) {
+                    continue;
+                }
+                match left_out.checked_sub(1) {
+                    Some(rest) => left_out = rest,
+                    None => items.push(it),
+                }
+            }
+            let last = items.last().filter(|_| more && items.len() == limit);
+            if last.is_some() || !more {
+                let next_cursor = last.map(|it| to_cursor(&it.key));
+                return Ok((items, next_cursor));
+            }
+        }
     }
 }
 
