@@ -8,15 +8,16 @@
 //! use std::{sync::Arc, time::Duration};
 //! use leasehold_client::{Keeper, keeper, new_holder};
 //! # use leasehold_store::embedded::{Embedded, Options};
+//! use leasehold_client::{Ttl, clock};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let clock = Arc::new(leasehold_clock::System);
-//! // Or, over HTTP: `Remote::new(Client::new(Options::new("https://leases.example:7420").token("…"))?)`
+//! let clock = Arc::new(clock::System);
+//! // Over HTTP: `Keeper::connect("https://leases.example:8740", "…", "worker-7").await?`
 //! # let authority = Embedded::memory(Options::default(), clock.clone())?;
 //! let keeper = Keeper::start(Arc::new(authority), new_holder("worker-7")?, clock, keeper::Options::default());
 //!
-//! let guard = keeper.acquire_one("camera:front-door".parse()?, lease::Ttl::from_secs(30)?).await?;
+//! let guard = keeper.acquire_one("camera:front-door".parse()?, Ttl::from_secs(30)?).await?;
 //! let work = async {
 //!     let mut frames = 0;
 //!     while frames < 3 && guard.is_owned() {
@@ -64,6 +65,9 @@ mod wait;
 mod watch;
 mod words;
 
+/// The clocks that deadlines are counted on, one that tests move by hand, and the back-off.
+pub use leasehold_clock as clock;
+
 pub use client::{Client, Options};
 pub use control_plane::{ControlPlaneClient, Outcome, RunnerClient};
 pub use error::Error;
@@ -77,6 +81,17 @@ pub use registry::{DeploymentOrder, RunnerFilter, RunnerOrder};
 pub use remote::Remote;
 pub use stream::HolderStream;
 pub use tls::Trust;
+
+// What a program that owns things needs of the kernel, so that one crate is enough to depend on.
+pub use lease::{
+    Acquire, Authority, Grace, Holder, HolderName, Incarnation, Invalid, Key, Labels, Lease, Loss,
+    OnOutage, Refusal, Token, Ttl, Want,
+};
+
+/// The examples of the README, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;
 
 /// A holder with this stable name and an incarnation for this process start.
 pub fn new_holder(name: &str) -> Result<lease::Holder, lease::Invalid> {

@@ -9,8 +9,13 @@ use std::{
 use lease::{BootMillis, Clock, UnixMillis};
 use nix::time::{ClockId, clock_gettime};
 
-/// The machine's clocks: the wall clock, and `CLOCK_BOOTTIME`, which counts on while the machine
-/// sleeps (L10).
+/// Counts on while the machine sleeps (L10). On macOS that is `CLOCK_MONOTONIC`.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const BOOT: ClockId = ClockId::CLOCK_BOOTTIME;
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+const BOOT: ClockId = ClockId::CLOCK_MONOTONIC;
+
+/// The machine's clocks: the wall clock, and the one that counts on while the machine sleeps.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct System;
 
@@ -24,8 +29,7 @@ impl Clock for System {
     }
 
     fn boot(&self) -> BootMillis {
-        let time = clock_gettime(ClockId::CLOCK_BOOTTIME)
-            .expect("Linux has had CLOCK_BOOTTIME since 2.6.39");
+        let time = clock_gettime(BOOT).expect("Linux since 2.6.39 and macOS since 10.12 have it");
         BootMillis::new(millis(Duration::from(time)))
     }
 

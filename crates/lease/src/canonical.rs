@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 ///
 /// ```
 /// let value = serde_json::json!({"b": 1.0, "a": [true, null]});
-/// assert_eq!(lease::canonical::text(&value), r#"{"a":[true,null],"b":1}"#);
+/// assert_eq!(leasehold_lease::canonical::text(&value), r#"{"a":[true,null],"b":1}"#);
 /// ```
 pub fn text(value: &Value) -> String {
     let mut out = String::new();

@@ -43,7 +43,7 @@ pub enum Standing {
 /// A lease as its holder sees it: from when it may be trusted until when.
 ///
 /// ```
-/// use lease::{BootMillis, Margin, OnOutage, Standing, Tenure, Ttl};
+/// use leasehold_lease::{BootMillis, Margin, OnOutage, Standing, Tenure, Ttl};
 /// let ttl = Ttl::from_secs(30).unwrap();
 /// let sent = BootMillis::new(1_000);
 /// let tenure = Tenure::granted(sent, ttl, Margin::of(ttl), OnOutage::FailClosed);
@@ -77,7 +77,7 @@ impl Tenure {
     /// what it promised either. Never revives a tenure that ended (L7).
     ///
     /// ```
-    /// use lease::{BootMillis, Margin, OnOutage, Tenure, Ttl};
+    /// use leasehold_lease::{BootMillis, Margin, OnOutage, Tenure, Ttl};
     /// let (long, short) = (Ttl::from_secs(30).unwrap(), Ttl::from_secs(6).unwrap());
     /// let sent = BootMillis::new(0);
     /// let mut tenure = Tenure::granted(sent, long, Margin::of(long), OnOutage::FailClosed);

@@ -40,9 +40,9 @@ pub const PRIVATE_KINDS: [&str; 2] = [CREDENTIAL, LOGIN];
 /// What is owned, or the name of a record: a *kind* and an *id*, split at the first colon.
 ///
 /// ```
-/// let key: lease::Key = "service:1:0:19:132F".parse().unwrap();
+/// let key: leasehold_lease::Key = "service:1:0:19:132F".parse().unwrap();
 /// assert_eq!((key.kind(), key.id()), ("service", "1:0:19:132F"));
-/// assert!("no-colon".parse::<lease::Key>().is_err());
+/// assert!("no-colon".parse::<leasehold_lease::Key>().is_err());
 /// ```
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]

@@ -25,7 +25,7 @@ const SECRET_NAMES: [&str; 4] = ["pass", "pw", "sig", "jwt"];
 ///
 /// ```
 /// assert_eq!(
-///     lease::redact::url("amqp://joe:hush@host/x?api_key=hush&a=b"),
+///     leasehold_lease::redact::url("amqp://joe:hush@host/x?api_key=hush&a=b"),
 ///     "amqp://joe:(hidden)@host/x?api_key=(hidden)&a=b",
 /// );
 /// ```

@@ -37,7 +37,7 @@ pub use warden::Peers;
 
 use leasehold_clock::Backoff;
 
-use crate::{HolderStream, Remote, wait::limited};
+use crate::{Client, HolderStream, Remote, wait::limited};
 use registry::Registry;
 use state::Holding;
 
@@ -179,6 +179,26 @@ struct Core {
 }
 
 impl Keeper {
+    /// A keeper over a server, with everything at its default: the holder is `name` with an incarnation
+    /// for this process start. Asks the server once, so that a wrong address or credential is known here;
+    /// a server that cannot be reached now is an error too.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub async fn connect(url: &str, credential: &str, name: &str) -> Result<Self, lease::Error> {
+        let holder = crate::new_holder(name).map_err(lease::Error::Invalid)?;
+        let client = Client::new(crate::Options::new(url).token(credential))?;
+        let remote = Remote::new(client);
+        remote.refresh().await?;
+        let clock = Arc::new(leasehold_clock::System);
+        Ok(Self::start(
+            Arc::new(remote),
+            holder,
+            clock,
+            Options::default(),
+        ))
+    }
+
     /// Starts the keeper's tasks on the current runtime.
     ///
     /// `holder` must be this process's alone: its incarnation new on every start (see
