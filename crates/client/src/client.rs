@@ -161,7 +161,7 @@ impl Client {
         );
         if moved.is_ok() && self.inner.bases.len() > 1 {
             let (from, to) = (self.base(turn), self.base(turn.wrapping_add(1)));
-            tracing::warn!(from, to, "server gives no answer, asking the next");
+            tracing::info!(from, to, "server gives no answer, asking the next");
         }
     }
 

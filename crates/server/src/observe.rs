@@ -1,6 +1,6 @@
 //! What the server's own watch shows: counted, and logged where a person would want to know.
 
-use lease::{Event, EventKind, UnixMillis};
+use lease::{BootMillis, Event, EventKind};
 
 use crate::metrics::Metrics;
 
@@ -12,8 +12,8 @@ const MASS_MS: u64 = 1_000;
 /// Follows the server's own watch.
 pub(crate) struct Observer {
     metrics: Metrics,
-    /// When the present run of expiries began, and how many there were.
-    expiring: Option<(UnixMillis, u64)>,
+    /// When the present run of expiries began here, and how many there were.
+    expiring: Option<(BootMillis, u64)>,
     away: bool,
 }
 
@@ -26,9 +26,8 @@ impl Observer {
         }
     }
 
-    pub fn event(&mut self, event: &Event) {
+    pub fn event(&mut self, event: &Event, now: BootMillis) {
         self.metrics.event(event);
-        self.settle(event.at);
         let Some(lease) = &event.lease else { return };
         let reason = event.detail.as_deref().unwrap_or_default();
         match event.kind {
@@ -40,22 +39,23 @@ impl Observer {
                 tracing::info!(key = %event.key, from = %lease.holder, token = %lease.token, reason, "lease taken by force");
             }
             EventKind::LeaseExpired => {
-                let (since, count) = self.expiring.unwrap_or((event.at, 0));
+                let (since, count) = self.expiring.unwrap_or((now, 0));
                 self.expiring = Some((since, count + 1));
             }
             _ => {}
         }
     }
 
-    /// Whether many expired together shows when the next thing happens later.
-    fn settle(&mut self, now: UnixMillis) {
-        if let Some((since, count)) = self.expiring
-            && now.since(since) > MASS_MS
+    /// When it shows whether many expired together: then [`Observer::settle`] is to be called.
+    pub fn settles_at(&self) -> Option<BootMillis> {
+        self.expiring.map(|(since, _)| since.plus(MASS_MS))
+    }
+
+    pub fn settle(&mut self) {
+        if let Some((_, count)) = self.expiring.take()
+            && count >= MASS
         {
-            if count >= MASS {
-                tracing::info!(count, "many leases expired together");
-            }
-            self.expiring = None;
+            tracing::info!(count, "many leases expired together");
         }
     }
 

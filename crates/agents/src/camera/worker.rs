@@ -93,8 +93,8 @@ impl Worker {
         tracing::info!(
             generation = config.generation,
             cameras = working.len(),
-            ?added,
-            dropped = ?names,
+            added = added.join(","),
+            dropped = names.join(","),
             "cameras applied"
         );
         Ok(())

@@ -170,8 +170,8 @@ pub(super) async fn acquire(core: &Arc<Core>, entry: &Entry) {
                 core.adopt(entry, guard);
             }
         }
-        Err(keeper::Error::Refused(refusal)) => {
-            tracing::debug!(camera = name, cause = ?refusal.cause, "camera not free");
+        Err(error @ keeper::Error::Refused(_)) => {
+            tracing::debug!(camera = name, %error, "camera not free");
             core.state().wanted.remove(name);
         }
         Err(error) => tracing::warn!(camera = name, %error, "camera not acquired"),

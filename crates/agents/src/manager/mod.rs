@@ -262,7 +262,7 @@ impl Manager {
         tokio::select! {
             () = core.slots_ended() => {}
             () = abort => {
-                tracing::warn!("asked again: workers are killed");
+                tracing::info!("asked again: workers are killed");
                 core.stop_slots(Stop::Now);
                 core.slots_ended().await;
             }

@@ -153,7 +153,7 @@ pub(super) fn apply(core: &Core) {
         }
     }
     if !changed.is_empty() {
-        tracing::info!(cameras = ?changed, "configuration changed");
+        tracing::info!(cameras = changed.join(","), "configuration changed");
         core.arrange();
     }
 }

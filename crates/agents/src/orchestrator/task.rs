@@ -422,7 +422,8 @@ async fn finish(context: &Context, key: &Key, held: Held, ending: Ending) {
                 super::reaper::log_expired(key, previous);
                 context.metrics.expired(previous);
             }
-            tracing::info!(%key, state = session.state.as_str(), reason = ?session.reason, detail = session.reason_detail, "session over");
+            let reason = serde_json::to_value(session.reason).unwrap_or_default();
+            tracing::info!(%key, state = session.state.as_str(), reason = reason.as_str(), detail = session.reason_detail, "session over");
         }
         Ok(Changed::Declined(_) | Changed::Missing) => {}
         Err(error) => tracing::error!(%key, %error, "cannot write a session's end"),

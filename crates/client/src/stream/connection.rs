@@ -236,7 +236,8 @@ fn heard(
             // leaves it open what happened.
             Err(unread) => {
                 tracing::debug!(
-                    ?unread,
+                    id = unread.id,
+                    error = %unread.error.expected,
                     "a frame on the holder's stream that is not known here"
                 );
                 let text = format!("an answer that cannot be read: {}", unread.error.expected);

@@ -386,7 +386,18 @@ impl CredentialStore {
             value: Some(text(&credential.stored)?),
             note: Some(format!("{note} by {by}").into()),
         };
-        self.commit(vec![expect], vec![write]).await
+        let written = self.commit(vec![expect], vec![write]).await?;
+        if written {
+            let name = credential.stored.name.as_str();
+            tracing::info!(
+                id = credential.id,
+                name,
+                change = note,
+                by,
+                "credential changed"
+            );
+        }
+        Ok(written)
     }
 
     async fn commit(&self, expect: Vec<Expect>, writes: Vec<Write>) -> Result<bool, Error> {

@@ -34,7 +34,7 @@ pub(crate) async fn run(app: App) {
     loop {
         ticks.next(app.clock().as_ref()).await;
         if let Err(error) = look(&app).await {
-            tracing::debug!(?error, "deployments not looked at");
+            tracing::debug!(error = error.problem().detail, "deployments not looked at");
         }
     }
 }
@@ -62,8 +62,8 @@ async fn look(app: &App) -> Result<(), Reject> {
                 group = next.deployment_group,
                 version = next.to_version,
                 state = next.state.as_str(),
-                "deployment {}",
-                next.note
+                note = next.note,
+                "deployment changed"
             );
         }
     }

@@ -35,7 +35,7 @@ pub(crate) async fn run(app: App, options: RunnerOptions) {
     loop {
         ticks.next(app.clock().as_ref()).await;
         if let Err(error) = seen.look(&app, options).await {
-            tracing::debug!(?error, "housekeeping failed");
+            tracing::debug!(error = error.problem().detail, "housekeeping failed");
         }
     }
 }

@@ -71,8 +71,8 @@ pub(crate) async fn serve(app: App, peer: Peer, mut socket: WebSocket) {
                 tracing::info!(holder = %peer.holder, released = released.len(), "a holder died");
             }
             Err(reject) => {
-                let code = reject.problem().known();
-                tracing::warn!(holder = %peer.holder, ?code, "a holder's death could not be recorded");
+                let error = &reject.problem().detail;
+                tracing::warn!(holder = %peer.holder, error, "a holder's death could not be recorded");
             }
         }
     }

@@ -9,6 +9,7 @@ use std::{
     },
 };
 
+use futures_util::future::OptionFuture;
 use lease::{Authority, Clock, Event, EventKind, Identity, LeaseQuery, Loss, Status, Watching};
 use leasehold_api::stream::{Down, Lost};
 use leasehold_client::{Change, Follower};
@@ -104,17 +105,23 @@ impl Hub {
         closing: CancellationToken,
         begun: CancellationToken,
     ) {
-        let mut follower = Follower::new(authority.clone(), clock, Watching::default())
+        let mut follower = Follower::new(authority.clone(), clock.clone(), Watching::default())
             .with_pauses(RETRY_MS.0, RETRY_MS.1);
         let mut observer = Observer::new(metrics.clone());
         loop {
+            let settles = observer.settles_at();
+            let settled = OptionFuture::from(settles.map(|at| clock.sleep_until(at)));
             let change = tokio::select! {
                 () = closing.cancelled() => return,
                 change = follower.next() => change,
+                _ = settled, if settles.is_some() => {
+                    observer.settle();
+                    continue;
+                }
             };
             match change {
                 Ok(Change::Event(event)) => {
-                    observer.event(&event);
+                    observer.event(&event, clock.boot());
                     self.notify(&event);
                 }
                 Ok(Change::Resync(snapshot)) => {

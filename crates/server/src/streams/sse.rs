@@ -131,7 +131,7 @@ impl Watcher {
             Some(Ok(notice)) => Ok(self.visible(notice).into()),
             Some(Err(error)) => {
                 self.ended = true;
-                tracing::warn!(%error, "a watch ended");
+                tracing::info!(%error, "a watch ended");
                 // The store's own words stay in the log.
                 Err(Box::new(Reject::from(error).into_problem()))
             }

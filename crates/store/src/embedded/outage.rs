@@ -99,7 +99,7 @@ impl Writer {
         });
         match recovered {
             Ok((engine, events)) => {
-                tracing::warn!("the store's disk takes changes again");
+                tracing::info!("the store's disk takes changes again");
                 self.engine = engine;
                 self.outage = None;
                 self.degraded.store(false, Ordering::Release);

@@ -108,7 +108,7 @@ impl Watcher {
                 }
                 Ok(Change::Interrupted(_)) => continue,
                 Err(error) => {
-                    tracing::warn!(%error, "a watch ended");
+                    tracing::info!(%error, "a watch ended");
                     return None;
                 }
             };

@@ -231,7 +231,7 @@ impl Keeping {
         let state = match State::load(app.authority(), place).await {
             Ok(state) => state,
             Err(error) => {
-                tracing::debug!(?error, "a site was not read");
+                tracing::debug!(error = error.problem().detail, "a site was not read");
                 return None;
             }
         };
