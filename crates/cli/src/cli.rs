@@ -5,7 +5,7 @@ use std::{ffi::OsString, io::Write as _, path::PathBuf, process::ExitCode};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::{
-    backup, camera, camera_worker, completions, config,
+    backup, camera, camera_worker, complete, completions, config,
     config::{Config, Origin, Origins},
     deploy, doctor,
     exit::{Exit, Failure, Outcome},
@@ -144,6 +144,8 @@ enum Verb {
     #[command(subcommand)]
     Config(settings::Verb),
     Completions(completions::Arguments),
+    #[command(name = "__complete", hide = true)]
+    Complete(complete::Arguments),
     Man(man::Arguments),
 }
 
@@ -237,6 +239,9 @@ impl Cli {
                 Verb::Migrate(arguments) => migrate::run(arguments).await,
                 Verb::Backup(arguments) => backup::backup(arguments, config).await,
                 Verb::Restore(arguments) => backup::restore(arguments, config).await,
+                Verb::Complete(arguments) => {
+                    complete::run(arguments, Self::command(), &config).await
+                }
                 Verb::CameraWorker(_) | Verb::Config(_) | Verb::Completions(_) | Verb::Man(_) => {
                     Ok(ExitCode::SUCCESS)
                 }

@@ -4,6 +4,7 @@ mod backup;
 mod camera;
 mod camera_worker;
 mod cli;
+mod complete;
 mod completions;
 mod config;
 mod connect;
