@@ -128,7 +128,12 @@ async fn spawn(data: &Path, address: SocketAddr, arguments: &[&str]) -> Child {
 }
 
 fn server(data: &Path, address: SocketAddr, arguments: &[&str]) -> Program {
-    plain(&["serve", "--log", "warn"])
+    let quiet: &[&str] = match arguments {
+        ["--log", ..] => &[],
+        _ => &["--log", "warn"],
+    };
+    plain(&["serve"])
+        .args(quiet.iter().copied())
         .args(["--listen", &address.to_string(), "--data-dir"])
         .arg(data)
         .args(arguments.iter().copied())

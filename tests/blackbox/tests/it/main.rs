@@ -3,11 +3,14 @@
 mod backup;
 mod camera;
 mod cli;
+mod completions;
 mod control_plane;
 mod demo;
 mod doctor;
 mod lessons_page;
+mod logs;
 mod manager;
+mod metrics;
 mod migrate_command;
 mod openapi;
 mod operator;
