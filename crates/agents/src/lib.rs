@@ -9,4 +9,4 @@ pub mod process;
 pub mod supervise;
 mod surface;
 
-pub use surface::serve_metrics;
+pub use surface::{Streams, serve_worker};

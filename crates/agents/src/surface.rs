@@ -1,15 +1,20 @@
 //! The small HTTP surface of an agent: bounded in callers, time and size.
 
-use std::{convert::Infallible, io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{convert::Infallible, io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use leasehold_api::exposition;
+use leasehold_api::{
+    exposition,
+    sessions::{MAX_STREAM_BYTES, stream_file},
+};
 use prometheus_client::registry::Registry;
+use secrecy::{ExposeSecret as _, SecretString};
 use tokio::{net::TcpListener, sync::Semaphore};
+use uuid::Uuid;
 
 use crate::process;
 
@@ -84,16 +89,76 @@ pub(crate) fn metrics(request: &Request<Bytes>, registries: &[&Registry]) -> Ans
     with(StatusCode::OK, media, text)
 }
 
-/// Serves `/metrics` and `/healthz` until it is dropped: for an agent that serves nothing else.
-pub async fn serve_metrics(address: SocketAddr, registry: Registry) -> io::Result<()> {
+/// The streams of a worker, for servers on other machines.
+#[derive(Debug)]
+pub struct Streams {
+    /// Where sessions write.
+    pub output_dir: PathBuf,
+    /// What a server must send as its bearer; nothing where only this machine can ask.
+    pub secret: Option<SecretString>,
+}
+
+impl Streams {
+    /// The file that a path below `/streams/` names, for whoever may have it.
+    async fn answer(&self, request: &Request<Bytes>, path: &str) -> Answer {
+        if !self.admits(request) {
+            return plain(StatusCode::UNAUTHORIZED, "the secret is wrong\n");
+        }
+        let named = path.split_once('/').and_then(|(session, file)| {
+            Some((Uuid::parse_str(session).ok()?, stream_file(file)?.0, file))
+        });
+        let Some((session, media, file)) = named else {
+            return plain(StatusCode::NOT_FOUND, "no such file\n");
+        };
+        let path = self.output_dir.join(session.to_string()).join(file);
+        let length = tokio::fs::metadata(&path).await.map(|it| it.len());
+        if !length.is_ok_and(|length| length <= MAX_STREAM_BYTES as u64) {
+            return plain(StatusCode::NOT_FOUND, "no such file\n");
+        }
+        match tokio::fs::read(path).await {
+            Ok(bytes) => with(StatusCode::OK, media, bytes),
+            Err(_) => plain(StatusCode::NOT_FOUND, "no such file\n"),
+        }
+    }
+
+    fn admits(&self, request: &Request<Bytes>) -> bool {
+        let Some(secret) = &self.secret else {
+            return true;
+        };
+        let expected = format!("Bearer {}", secret.expose_secret());
+        let given = request.headers().get(header::AUTHORIZATION);
+        let given = given.map_or(&[][..], HeaderValue::as_bytes);
+        // In the same time however much of it is right.
+        let differs = |(one, other): (&u8, &u8)| one ^ other;
+        given.len() == expected.len()
+            && given
+                .iter()
+                .zip(expected.as_bytes())
+                .map(differs)
+                .fold(0, |all, it| all | it)
+                == 0
+    }
+}
+
+/// Serves a worker's `/metrics`, `/healthz` and, where there are some, its streams until it is dropped.
+pub async fn serve_worker(
+    address: SocketAddr,
+    registry: Registry,
+    streams: Option<Streams>,
+) -> io::Result<()> {
     let listener = bind(address).await?;
     tracing::info!(address = %listener.local_addr()?, "metrics are served");
-    let registry = Arc::new(registry);
+    let served = Arc::new((registry, streams));
     serve(listener, move |request| {
-        let registry = registry.clone();
+        let served = served.clone();
         async move {
-            match request.uri().path().trim_end_matches('/') {
-                "" | "/metrics" => metrics(&request, &[&registry]),
+            let (registry, streams) = &*served;
+            let path = request.uri().path().trim_end_matches('/');
+            if let (Some(streams), Some(path)) = (streams, path.strip_prefix("/streams/")) {
+                return streams.answer(&request, path).await;
+            }
+            match path {
+                "" | "/metrics" => metrics(&request, &[registry]),
                 "/healthz" => plain(StatusCode::OK, "ok\n"),
                 _ => plain(StatusCode::NOT_FOUND, "here are /metrics and /healthz\n"),
             }
@@ -119,8 +184,8 @@ pub(crate) fn plain(status: StatusCode, text: impl Into<String>) -> Answer {
     with(status, "text/plain; charset=utf-8", text.into())
 }
 
-fn with(status: StatusCode, media: &'static str, text: String) -> Answer {
-    let mut response = Response::new(Full::new(Bytes::from(text)));
+fn with(status: StatusCode, media: &'static str, body: impl Into<Bytes>) -> Answer {
+    let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
     let media = HeaderValue::from_static(media);
     response.headers_mut().insert(header::CONTENT_TYPE, media);

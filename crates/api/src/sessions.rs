@@ -17,6 +17,28 @@ pub const HEARTBEAT: &str = "/api/v3/sessions/{session_id}/heartbeat";
 pub const EVENTS: &str = "/api/v3/sessions/{session_id}/events";
 /// `GET`: the session's playlist and segments.
 pub const HLS: &str = "/api/v3/sessions/{session_id}/hls/{file}";
+/// `GET`: the same at the worker that makes the stream, for servers on other machines.
+pub const WORKER_STREAM: &str = "/streams/{session_id}/{file}";
+/// The label of a worker's presence that says where [`WORKER_STREAM`] is served: `http://HOST:PORT`.
+pub const STREAMS: &str = "streams";
+/// The largest file of a stream that goes over the wire.
+pub const MAX_STREAM_BYTES: usize = 64 * 1024 * 1024;
+
+/// The media type of a file that a pipeline may have written, and whether it is a playlist. `None` for
+/// every name that could lead out of a session's folder.
+pub fn stream_file(file: &str) -> Option<(&'static str, bool)> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    if file.starts_with('.') || file.len() > 128 || !file.bytes().all(plain) {
+        return None;
+    }
+    match file.rsplit_once('.')?.1 {
+        "m3u8" => Some(("application/vnd.apple.mpegurl", true)),
+        "ts" => Some(("video/mp2t", false)),
+        "m4s" | "mp4" => Some(("video/mp4", false)),
+        "vtt" => Some(("text/vtt", false)),
+        _ => None,
+    }
+}
 
 /// What somebody wants. The server only writes it down; a worker does it.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
@@ -151,4 +173,27 @@ pub struct ProfileList {
     pub lease_ttl: u64,
     /// How often to send a heartbeat, in whole seconds.
     pub heartbeat_interval: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_name_of_a_file_leaves_its_folder() {
+        for wrong in [
+            "../x.ts",
+            "..",
+            ".hidden.ts",
+            "a/b.ts",
+            "a\\b.ts",
+            "x",
+            "x.exe",
+            "",
+            "é.ts",
+        ] {
+            assert_eq!(stream_file(wrong), None, "{wrong}");
+        }
+        assert_eq!(stream_file("seg00001.ts"), Some(("video/mp2t", false)));
+    }
 }

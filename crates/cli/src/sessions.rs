@@ -25,6 +25,7 @@ pub fn doors(config: &Config, folder: Option<&PathBuf>) -> Result<SessionOptions
         api_leases: sessions.api_leases,
         profiles: sessions.all_profiles().into_keys().collect(),
         output_dir: Some(output_dir(config, folder)),
+        worker_secret: sessions.worker_secret.clone(),
     };
     options.validate().map_err(wrong)?;
     Ok(options)
@@ -112,7 +113,7 @@ impl Agents {
         if let Some(worker) = self.worker
             && let Err(error) = worker.stop().await
         {
-            tracing::warn!(%error, "the worker did not stop in good order");
+            tracing::warn!(%error, "the worker did not stop gracefully");
         }
         if let Some(reaper) = self.reaper {
             reaper.stop().await;

@@ -3,7 +3,7 @@
 use std::{process::ExitCode, sync::Arc};
 
 use lease::Authority;
-use leasehold_agents::{orchestrator::Metrics, serve_metrics};
+use leasehold_agents::{Streams, orchestrator::Metrics, serve_worker};
 use leasehold_clock::System;
 use leasehold_store::Store;
 use prometheus_client::registry::Registry;
@@ -44,7 +44,12 @@ pub async fn run(arguments: Arguments, shared: &Shared, mut config: Config) -> O
     config.sessions.worker_name = arguments.name.or(config.sessions.worker_name.take());
     config.sessions.check()?;
     let folder = data_dir::find(&config);
-    let options = sessions::worker(&config, folder.as_ref())?;
+    let mut options = sessions::worker(&config, folder.as_ref())?;
+    options.streams_url.clone_from(&config.sessions.worker_url);
+    let streams = config.sessions.worker_url.is_some().then(|| Streams {
+        output_dir: options.output_dir.clone(),
+        secret: config.sessions.worker_secret.clone(),
+    });
     let stop = Stop::listen()?;
     let clock = Arc::new(System);
     let (authority, store): (Arc<dyn Authority>, Option<Store>) = match &arguments.store {
@@ -66,7 +71,7 @@ pub async fn run(arguments: Arguments, shared: &Shared, mut config: Config) -> O
         let mut registry = Registry::default();
         metrics.register(&mut registry);
         leasehold_store::register_metrics(&mut registry);
-        AbortOnDropHandle::new(tokio::spawn(serve_metrics(address, registry)))
+        AbortOnDropHandle::new(tokio::spawn(serve_worker(address, registry, streams)))
     });
     let agents = Agents::start(&config, Some(options), false, authority, clock, metrics).await?;
     if let Some(name) = agents.worker_name() {

@@ -13,6 +13,7 @@ use std::{
 use lease::{
     Authority, Clock, Error, HolderName, Incarnation, Invalid, Key, Labels, Lease, LeaseRef,
 };
+use leasehold_api::sessions::STREAMS;
 use leasehold_clock::Backoff;
 
 use super::WORKER_KIND;
@@ -49,13 +50,11 @@ impl Mark {
         format!("{}\n{place}\n", self.incarnation)
     }
 
-    /// What a presence says about it.
-    pub fn labels(&self) -> Result<Labels, Invalid> {
-        let labels: BTreeMap<_, _> = self
-            .place()
-            .map(|place| (PLACE.to_owned(), place))
-            .into_iter()
-            .collect();
+    /// What a presence says about it, and about where its streams are served.
+    pub fn labels(&self, streams_url: Option<&str>) -> Result<Labels, Invalid> {
+        let place = self.place().map(|place| (PLACE.to_owned(), place));
+        let streams = streams_url.map(|url| (STREAMS.to_owned(), url.to_owned()));
+        let labels: BTreeMap<_, _> = place.into_iter().chain(streams).collect();
         Labels::new(labels)
     }
 }

@@ -242,7 +242,7 @@ async fn announce(
 ) -> Result<Option<Presence>, Error> {
     let key = Key::new(WORKER_KIND, options.name.as_str())?;
     let mut request = keeper.request(key, options.lease_ttl);
-    request.labels = mark.labels()?;
+    request.labels = mark.labels(options.streams_url.as_deref())?;
     let presence = Presence::start(keeper.clone(), request);
     match presence.settled().await {
         Announced::Present => Ok(Some(presence)),

@@ -55,6 +55,8 @@ pub struct Options {
     pub source_template: Option<String>,
     /// Where playlists and segments are written: a folder per session.
     pub output_dir: PathBuf,
+    /// Where servers on other machines fetch them: `http://HOST:PORT` of [`crate::serve_worker`].
+    pub streams_url: Option<String>,
     /// The ttl of the dedup and tuner leases.
     pub lease_ttl: Ttl,
     /// How many pipelines may be launched at the same time. Until one is playable, it holds up neither
@@ -80,6 +82,7 @@ impl Options {
             profiles: built_in_profiles(),
             source_template: None,
             output_dir,
+            streams_url: None,
             lease_ttl: Ttl::from_secs(30).expect("30 seconds are a ttl"),
             concurrent_starts: 8,
             start_limit_ms: 20_000,

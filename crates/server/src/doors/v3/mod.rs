@@ -7,6 +7,7 @@ mod intents;
 mod metrics;
 mod probe;
 mod profiles;
+mod relay;
 mod sessions;
 mod start;
 
@@ -14,6 +15,7 @@ use std::{collections::BTreeSet, path::PathBuf, sync::Arc};
 
 use axum::Extension;
 use lease::{Invalid, Key, Ttl, session};
+use secrecy::SecretString;
 use utoipa_axum::router::OpenApiRouter;
 use uuid::Uuid;
 
@@ -32,6 +34,8 @@ pub struct SessionOptions {
     pub profiles: BTreeSet<String>,
     /// Where workers on this machine write playlists and segments.
     pub output_dir: Option<PathBuf>,
+    /// What workers on other machines ask for before they serve their streams.
+    pub worker_secret: Option<SecretString>,
 }
 
 impl Default for SessionOptions {
@@ -42,6 +46,7 @@ impl Default for SessionOptions {
             api_leases: false,
             profiles: ["auto", "high", "low", "virtual"].map(String::from).into(),
             output_dir: None,
+            worker_secret: None,
         }
     }
 }
@@ -77,6 +82,7 @@ struct Shared {
     options: SessionOptions,
     ttl: Ttl,
     counted: metrics::Counted,
+    relay: relay::Relay,
 }
 
 /// The doors of `/api/v3`.
@@ -86,6 +92,7 @@ pub fn router(options: SessionOptions, metrics: &Metrics) -> Result<OpenApiRoute
     metrics.register(|registry| counted.register(registry));
     let shared = Shared {
         ttl: Ttl::from_millis(options.lease_ttl_ms)?,
+        relay: relay::Relay::new(options.worker_secret.clone()),
         options,
         counted,
     };

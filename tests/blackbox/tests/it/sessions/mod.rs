@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
 mod api;
+mod elsewhere;
 mod life;
 mod many;
 mod outage;
