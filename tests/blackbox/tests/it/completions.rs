@@ -74,7 +74,7 @@ async fn bash_completes_live_keys_cameras_and_runners() {
     let found = suggested(&server, &script, "leasehold lease get ").await;
     assert_eq!(
         found,
-        ["job:hourly", "job:nightly", "other:x", "runner:edge-1"]
+        ["job:hourly", "job:nightly", "other:x", "runner:t/edge-1"]
     );
     // What stands before the colon is there already.
     let found = suggested(&server, &script, "leasehold lease get job:n").await;
