@@ -477,7 +477,7 @@ impl Slot {
                         process.deaf_since.get_or_insert(pending.sent);
                         tracing::warn!(
                             worker = process.id,
-                            status = ?outcome,
+                            status = outcome.map(|status| status.as_u16()),
                             "worker did not take its cameras"
                         );
                         // It may have taken a part of them.

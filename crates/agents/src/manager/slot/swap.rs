@@ -23,6 +23,16 @@ pub(super) enum Swap {
     Publishing,
 }
 
+impl Swap {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Preparing => "preparing",
+            Self::Stopping => "stopping",
+            Self::Publishing => "publishing",
+        }
+    }
+}
+
 impl Slot {
     pub(super) fn begin_swap(&mut self, wanted: Shard, desired: &Desired) {
         match self.launch(wanted, false, desired) {
@@ -139,7 +149,7 @@ impl Slot {
         tracing::warn!(
             worker = green.id,
             end = %exit.end,
-            ?swap,
+            step = swap.name(),
             "worker with the new command ended before it took over"
         );
         if green.ending.is_none() {
