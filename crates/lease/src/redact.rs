@@ -48,8 +48,8 @@ pub fn without_credentials(url: &str) -> String {
 /// The user and password in an address.
 ///
 /// ```
-/// assert_eq!(lease::redact::login("http://ann:pw@host/x"), Some("ann:pw"));
-/// assert_eq!(lease::redact::login("udp://@239.0.0.1:1234/x@y"), None);
+/// assert_eq!(leasehold_lease::redact::login("http://ann:pw@host/x"), Some("ann:pw"));
+/// assert_eq!(leasehold_lease::redact::login("udp://@239.0.0.1:1234/x@y"), None);
 /// ```
 pub fn login(url: &str) -> Option<&str> {
     let user = Parts::of(url)?.user;
