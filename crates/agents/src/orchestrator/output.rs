@@ -15,6 +15,8 @@ const DRAFT: &str = "draft";
 /// A stream writes every few seconds: after so long without a change it has no process, wherever that
 /// was.
 const QUIET: Duration = Duration::from_secs(3600);
+/// A folder gets its note right after it was made: one that has none for so long lost its process in between.
+const QUIET_DRAFT: Duration = Duration::from_secs(10);
 
 /// Makes a session's folder. It is never seen without its note.
 pub(super) async fn create(dir: &Path, owner: &Mark) -> io::Result<()> {
@@ -52,7 +54,9 @@ pub(super) async fn is_abandoned(dir: &Path) -> bool {
 
 async fn is_quiet(dir: &Path) -> Option<bool> {
     let changed = fs::metadata(dir).await.ok()?.modified().ok()?;
-    Some(changed.elapsed().ok()? > QUIET)
+    let is_draft = dir.extension().is_some_and(|it| it == DRAFT);
+    let limit = if is_draft { QUIET_DRAFT } else { QUIET };
+    Some(changed.elapsed().ok()? > limit)
 }
 
 #[cfg(test)]
@@ -85,5 +89,23 @@ mod tests {
         // Nothing is known about whoever made one without a note: it is left alone for now.
         std::fs::remove_file(dir.join(OWNER)).unwrap();
         assert!(!is_abandoned(&dir).await);
+    }
+
+    #[tokio::test]
+    async fn a_draft_without_a_note_is_abandoned_after_a_moment() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join(uuid::Uuid::from_u128(7).to_string());
+        let draft = dir.with_extension(DRAFT);
+        for folder in [&dir, &draft] {
+            std::fs::create_dir(folder).unwrap();
+        }
+        assert!(!is_abandoned(&draft).await);
+        for folder in [&dir, &draft] {
+            let folder = std::fs::File::open(folder).unwrap();
+            let made = folder.metadata().unwrap().modified().unwrap();
+            folder.set_modified(made - 2 * QUIET_DRAFT).unwrap();
+        }
+        assert!(!is_abandoned(&dir).await);
+        assert!(is_abandoned(&draft).await);
     }
 }

@@ -200,16 +200,28 @@ impl Api {
 
     /// Waits until nothing runs, is held or lies about.
     pub async fn is_clean(&self, limit: Duration) {
-        wait::until(limit, "nothing is left", async || {
-            for kind in ["service", "tuner", "session"] {
-                if !self.leases(kind).await.is_empty() {
-                    return false;
-                }
-            }
-            let mut folders = std::fs::read_dir(self.output()).into_iter().flatten();
-            folders.next().is_none() && self.children() == 0
-        })
-        .await;
+        let mut left = Vec::new();
+        let clean = wait::within(limit, async || {
+            left = self.left().await;
+            left.is_empty().then_some(())
+        });
+        assert!(clean.await.is_some(), "left after {limit:?}: {left:?}");
+    }
+
+    /// What runs, is held or lies about.
+    async fn left(&self) -> Vec<String> {
+        let mut left = Vec::new();
+        for kind in ["service", "tuner", "session"] {
+            let leases = self.leases(kind).await;
+            left.extend(leases.into_iter().map(|id| format!("{kind}:{id}")));
+        }
+        let folders = std::fs::read_dir(self.output()).into_iter().flatten();
+        left.extend(folders.flatten().map(|it| it.path().display().to_string()));
+        let children = self.children();
+        if children > 0 {
+            left.push(format!("{children} children"));
+        }
+        left
     }
 
     /// How many children stream each channel right now.
