@@ -153,7 +153,7 @@ impl Orchestrator {
             authority: authority.clone(),
             clock: clock.clone(),
         };
-        recovery::recover(&records, keeper.holder(), &options.output_dir).await?;
+        recovery::recover(&records, keeper.holder(), &options.output_dir, &mark).await?;
         let context = Arc::new(Context {
             starts: Semaphore::new(options.concurrent_starts),
             tuner_keys,
@@ -398,7 +398,12 @@ async fn scan(context: &Arc<Context>) {
         tracing::warn!(%error, "cannot look for expired sessions, trying again later");
     }
     let in_use = |key: &Key| context.running().contains_key(key);
-    let cleaned = recovery::remove_leftovers(&context.records, &context.options.output_dir, in_use);
+    let cleaned = recovery::remove_leftovers(
+        &context.records,
+        &context.options.output_dir,
+        &context.mark,
+        in_use,
+    );
     if let Err(error) = cleaned.await {
         tracing::warn!(%error, "cannot look for leftovers, trying again later");
     }

@@ -43,9 +43,30 @@ pub(super) fn session_of(folder: &Path) -> Option<uuid::Uuid> {
     uuid::Uuid::parse_str(name).ok()
 }
 
-/// Whether the process that a folder belongs to is gone.
-pub(super) async fn is_abandoned(dir: &Path) -> bool {
+/// Removes a session's folder, and its draft: a task that is cancelled while it makes the folder leaves that.
+pub(super) async fn remove(dir: &Path) {
+    remove_one(dir).await;
+    remove_one(&dir.with_extension(DRAFT)).await;
+}
+
+/// Removes a folder or a draft. One that is not there is fine; one that resists is tried again by the next
+/// scan.
+pub(super) async fn remove_one(dir: &Path) {
+    match fs::remove_dir_all(dir).await {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            tracing::warn!(dir = %dir.display(), %error, "cannot remove a session's output");
+        }
+        _ => {}
+    }
+}
+
+/// Whether nobody works on a folder: it belongs to a process that is gone, or to this one, which has no
+/// such session.
+pub(super) async fn is_abandoned(dir: &Path, own: &Mark) -> bool {
     let note = fs::read_to_string(dir.join(OWNER)).await.ok();
+    if note.as_deref() == Some(&*own.note()) {
+        return true;
+    }
     match note.as_deref().and_then(alive::lives_by_note) {
         Some(lives) => !lives,
         None => is_quiet(dir).await.unwrap_or(false),
@@ -75,20 +96,24 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_folder_is_abandoned_when_its_process_is_gone() {
+    async fn a_folder_is_abandoned_when_nobody_works_on_it() {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join(uuid::Uuid::from_u128(7).to_string());
-        let incarnation = leasehold_client::new_incarnation();
-        let mark = Mark::set(&incarnation);
-        create(&dir, &mark).await.unwrap();
-        create(&dir, &mark).await.unwrap();
+        let own = Mark::set(&leasehold_client::new_incarnation());
+        let other = Mark::set(&leasehold_client::new_incarnation());
+        create(&dir, &other).await.unwrap();
+        create(&dir, &other).await.unwrap();
         assert_eq!(std::fs::read_dir(root.path()).unwrap().count(), 1);
-        assert!(!is_abandoned(&dir).await);
-        drop(mark);
-        assert!(is_abandoned(&dir).await);
+        assert!(!is_abandoned(&dir, &own).await);
+        assert!(is_abandoned(&dir, &other).await, "it has no such session");
+        drop(other);
+        assert!(is_abandoned(&dir, &own).await);
         // Nothing is known about whoever made one without a note: it is left alone for now.
         std::fs::remove_file(dir.join(OWNER)).unwrap();
-        assert!(!is_abandoned(&dir).await);
+        assert!(!is_abandoned(&dir, &own).await);
+        std::fs::create_dir(dir.with_extension(DRAFT)).unwrap();
+        remove(&dir).await;
+        assert_eq!(std::fs::read_dir(root.path()).unwrap().count(), 0);
     }
 
     #[tokio::test]
@@ -96,16 +121,17 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join(uuid::Uuid::from_u128(7).to_string());
         let draft = dir.with_extension(DRAFT);
+        let own = Mark::set(&leasehold_client::new_incarnation());
         for folder in [&dir, &draft] {
             std::fs::create_dir(folder).unwrap();
         }
-        assert!(!is_abandoned(&draft).await);
+        assert!(!is_abandoned(&draft, &own).await);
         for folder in [&dir, &draft] {
             let folder = std::fs::File::open(folder).unwrap();
             let made = folder.metadata().unwrap().modified().unwrap();
             folder.set_modified(made - 2 * QUIET_DRAFT).unwrap();
         }
-        assert!(!is_abandoned(&dir).await);
-        assert!(is_abandoned(&draft).await);
+        assert!(!is_abandoned(&dir, &own).await);
+        assert!(is_abandoned(&draft, &own).await);
     }
 }

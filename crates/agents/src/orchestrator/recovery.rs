@@ -10,7 +10,7 @@ use lease::{
 
 use leasehold_clock::Backoff;
 
-use super::{output, pipeline, records::Records};
+use super::{alive::Mark, output, records::Records};
 
 /// Frees the leases of this name's earlier incarnations, ends their sessions, and removes output that
 /// nobody owns any more. Another worker's leases and sessions stay untouched.
@@ -18,10 +18,11 @@ pub(super) async fn recover(
     records: &Records,
     holder: &Holder,
     output_dir: &Path,
+    own: &Mark,
 ) -> Result<(), Error> {
     let mut backoff = Backoff::new(100, 5_000);
     loop {
-        match attempt(records, holder, output_dir).await {
+        match attempt(records, holder, output_dir, own).await {
             Err(error) if error.is_retryable() => {
                 tracing::warn!(%error, "a worker waits for the authority");
                 backoff.pause(&*records.clock).await;
@@ -31,7 +32,12 @@ pub(super) async fn recover(
     }
 }
 
-async fn attempt(records: &Records, holder: &Holder, output_dir: &Path) -> Result<(), Error> {
+async fn attempt(
+    records: &Records,
+    holder: &Holder,
+    output_dir: &Path,
+    own: &Mark,
+) -> Result<(), Error> {
     // Sessions first: once the leases are free, somebody else may start the same channel.
     let mut after = None;
     loop {
@@ -66,15 +72,16 @@ async fn attempt(records: &Records, holder: &Holder, output_dir: &Path) -> Resul
     if !released.is_empty() {
         tracing::info!(worker = %holder, leases = released.len(), "freed what an earlier incarnation held");
     }
-    remove_leftovers(records, output_dir, |_| false).await
+    remove_leftovers(records, output_dir, own, |_| false).await
 }
 
-/// Removes the folders of sessions that are over, and of those that this store does not know if their
-/// process is gone: they may be another store's. Each is asked about by itself and only now: a folder
+/// Removes the folders of sessions that are over, and of those that this store does not know if nobody
+/// works on them: they may be another store's. Each is asked about by itself and only now: a folder
 /// is made after its session was claimed, so one that is new has a session that lives.
 pub(super) async fn remove_leftovers(
     records: &Records,
     output_dir: &Path,
+    own: &Mark,
     in_use: impl Fn(&Key) -> bool,
 ) -> Result<(), Error> {
     let Ok(mut folders) = tokio::fs::read_dir(output_dir).await else {
@@ -91,11 +98,11 @@ pub(super) async fn remove_leftovers(
         }
         let over = match records.read(&key).await? {
             Some((session, _)) => session.state.is_terminal(),
-            None => output::is_abandoned(&folder.path()).await,
+            None => output::is_abandoned(&folder.path(), own).await,
         };
         // Asked again: a session that this worker ends removes its folder by itself.
         if over && !in_use(&key) {
-            pipeline::remove_output(&folder.path()).await;
+            output::remove_one(&folder.path()).await;
         }
     }
     Ok(())

@@ -431,5 +431,5 @@ async fn finish(context: &Context, key: &Key, held: Held, ending: Ending) {
     if held.tuner.is_some() {
         context.metrics.slot_given_back();
     }
-    pipeline::remove_output(&context.output_dir_of(key)).await;
+    output::remove(&context.output_dir_of(key)).await;
 }

@@ -5,12 +5,7 @@ mod ffmpeg;
 mod generated;
 mod playlist;
 
-use std::{
-    fmt::Write as _,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{fmt::Write as _, path::PathBuf, sync::Arc, time::Duration};
 
 use lease::{BootMillis, Clock, Invalid, Token, redact};
 
@@ -284,17 +279,6 @@ pub fn check_source(url: &str) -> Result<(), Invalid> {
         ));
     }
     Ok(())
-}
-
-/// Removes a session's folder. One that is not there is fine; one that resists is tried again by the
-/// next scan.
-pub async fn remove_output(dir: &Path) {
-    match tokio::fs::remove_dir_all(dir).await {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            tracing::warn!(dir = %dir.display(), %error, "cannot remove a session's output");
-        }
-        _ => {}
-    }
 }
 
 #[cfg(test)]
