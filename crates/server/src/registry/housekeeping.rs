@@ -119,7 +119,7 @@ impl Housekeeping {
             // One that registers meanwhile writes its record, and is not forgotten.
             let transaction = Transaction {
                 expect: vec![found.expect()],
-                writes: runners::removal(authority, found, "forgotten").await?,
+                writes: runners::removal(found, "forgotten")?,
                 ..Transaction::default()
             };
             if let Committed::Done { .. } = store::commit(app, transaction).await? {

@@ -81,7 +81,7 @@ fn index_key(tenant: &str, id: &str) -> Result<Key, Reject> {
 }
 
 /// Where the runner of this name and tenant lives.
-pub(super) async fn place_in(
+async fn place_in(
     authority: &dyn Authority,
     tenant: &str,
     id: &str,
@@ -90,13 +90,7 @@ pub(super) async fn place_in(
     if !is_name(tenant) || !is_name(id) {
         return Ok(None);
     }
-    let place = store::load(authority, index_key(tenant, id)?).await?;
-    if place.is_some() {
-        return Ok(place);
-    }
-    // Versions before this one kept it under its name alone.
-    let former = super::place_of(authority, RUNNER, id).await?;
-    Ok(former.filter(|place| place.value.tenant_id == tenant))
+    store::load(authority, index_key(tenant, id)?).await
 }
 
 /// Where the only runner of this name lives.
@@ -111,14 +105,13 @@ async fn only_place(authority: &dyn Authority, id: &str) -> Result<Option<Found<
         limit: 2,
     };
     let (mut namesakes, _) = store::page::<Place>(authority, query).await?;
-    match namesakes.len() {
-        0 => super::place_of(authority, RUNNER, id).await,
-        1 => Ok(namesakes.pop()),
-        _ => Err(Reject::new(
+    if namesakes.len() > 1 {
+        return Err(Reject::new(
             Code::NameAmbiguous,
             format!("several tenants have a runner {id}: add tenant_id to the query"),
-        )),
+        ));
     }
+    Ok(namesakes.pop())
 }
 
 /// The lease that says a runner is there, while it is.
@@ -193,18 +186,15 @@ pub(crate) async fn register(
             None => None,
         };
         let created = old.as_ref().map_or(now, |old| old.created_at);
-        let mut expect: Vec<_> = before.iter().map(Found::expect).collect();
+        let mut expect = vec![match &before {
+            Some(before) => before.expect(),
+            None => store::absent(index.clone()),
+        }];
         expect.extend(old.as_ref().map(Found::expect));
         let mut writes = vec![
-            store::put(index.clone(), &place, created, now, "registered")?,
+            store::put(index, &place, created, now, "registered")?,
             store::put(key.clone(), &runner, created, now, "registered")?,
         ];
-        // Nobody came meanwhile, and what an earlier version noted under the name alone moves.
-        if before.as_ref().is_none_or(|before| before.key != index) {
-            expect.push(store::absent(index));
-            let former = before.as_ref().map(|before| before.key.clone());
-            writes.extend(former.map(|key| store::remove(key, "moved")));
-        }
         if let Some(old) = old.as_ref().filter(|old| old.key != key) {
             writes.push(store::remove(old.key.clone(), "moved"));
         }
@@ -340,7 +330,7 @@ pub(crate) async fn delete(app: &App, caller: &Caller, named: Named<'_>) -> Resu
         // The record goes first: an acquire that still saw it fails from here on.
         let transaction = Transaction {
             expect: vec![found.expect()],
-            writes: removal(app.authority(), &found, "removed").await?,
+            writes: removal(&found, "removed")?,
             release: presence.iter().map(LeaseRef::from).collect(),
             ..Transaction::default()
         };
@@ -353,17 +343,10 @@ pub(crate) async fn delete(app: &App, caller: &Caller, named: Named<'_>) -> Resu
 }
 
 /// What takes a runner's records away.
-pub(super) async fn removal(
-    authority: &dyn Authority,
-    found: &Found<Runner>,
-    note: &'static str,
-) -> Result<Vec<Write>, Reject> {
-    let runner = &found.value;
-    let place = place_in(authority, &runner.tenant_id, &runner.runner_id).await?;
-    let keys = [found.key.clone()]
-        .into_iter()
-        .chain(place.map(|place| place.key));
-    Ok(keys.map(|key| store::remove(key, note)).collect())
+pub(super) fn removal(found: &Found<Runner>, note: &'static str) -> Result<Vec<Write>, Reject> {
+    let index = index_key(&found.value.tenant_id, &found.value.runner_id)?;
+    let keys = [found.key.clone(), index];
+    Ok(keys.map(|key| store::remove(key, note)).into())
 }
 
 /// Tells a runner what to do.
