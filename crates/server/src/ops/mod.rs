@@ -77,10 +77,7 @@ pub(crate) async fn decide(
     Ok(match command {
         Command::Acquire(request) => {
             request.validate()?;
-            let acquired = match registry::admission::asked(app, &request).await? {
-                Some(asked) => registry::admission::acquire(app, caller, &asked, request).await?,
-                None => acquire(app, caller, request, Budget::Acquires).await?,
-            };
+            let acquired = registry::admission::acquire_keys(app, caller, request).await?;
             Outcome::Acquired(masked(caller, acquired)?)
         }
         Command::Renew(request) => Outcome::Renewed(renew(app, caller, request).await?),

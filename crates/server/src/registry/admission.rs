@@ -71,25 +71,44 @@ pub(crate) async fn acquire(
     Err(store::contended())
 }
 
-/// What a runner asks for through the kernel's own interface, when that is a camera: it is admitted as
-/// everywhere. `None` for everything else, and for holders that are no runners.
-pub(crate) async fn asked(app: &App, request: &Acquire) -> Result<Option<AcquireRequest>, Reject> {
-    let (Want::All(keys), None) = (&request.want, &request.force) else {
-        return Ok(None);
-    };
-    let [key] = keys.as_slice() else {
-        return Ok(None);
-    };
-    if key.kind() != CAMERA {
+/// Asks for anything by its key. A runner that asks for a camera so is admitted as everywhere.
+pub(crate) async fn acquire_keys(
+    app: &App,
+    caller: &Caller,
+    request: Acquire,
+) -> Result<Acquired, Reject> {
+    match asked(app, &request).await? {
+        Some(asked) => acquire(app, caller, &asked, request).await,
+        None => ops::acquire(app, caller, request, ops::Budget::Acquires).await,
+    }
+}
+
+/// What a runner asks for by its key, when that is a camera. `None` for everything else, for holders that are
+/// no runners, and for an administrator's force.
+async fn asked(app: &App, request: &Acquire) -> Result<Option<AcquireRequest>, Reject> {
+    if request.force.is_some() {
         return Ok(None);
     }
-    let Some(place) = place_of(app.authority(), CAMERA, key.id()).await? else {
-        return Ok(None);
+    let keys = request.want.keys();
+    let mut cameras = keys.iter().filter(|key| key.kind() == CAMERA);
+    let key = loop {
+        let Some(key) = cameras.next() else {
+            return Ok(None);
+        };
+        let Some(place) = place_of(app.authority(), CAMERA, key.id()).await? else {
+            continue;
+        };
+        let tenant = Some(place.value.tenant_id.as_str());
+        let name = request.holder.name.as_str();
+        if runners::find_in(app, tenant, name).await?.is_some() {
+            break key;
+        }
     };
-    let tenant = Some(place.value.tenant_id.as_str());
-    let runner = runners::find_in(app, tenant, request.holder.name.as_str()).await?;
-    if runner.is_none() {
-        return Ok(None);
+    if !matches!(&request.want, Want::All(keys) if keys.len() == 1) {
+        return Err(Reject::field(
+            "want",
+            "a runner asks for one camera at a time",
+        ));
     }
     let label = |name: &str| request.labels.get(name).map(str::to_owned);
     Ok(Some(AcquireRequest {

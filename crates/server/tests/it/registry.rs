@@ -430,6 +430,21 @@ async fn a_runner_is_admitted_by_the_kernels_interface_too() {
         .await;
     assert_eq!(code, 200);
     assert_eq!(ask("off").await["code"], "CAMERA_DISABLED");
+
+    // By its plain key, and together with others.
+    let plain = json!({"kind": "camera", "id": "off", "holder": "run-1", "ttl_seconds": 30,
+        "incarnation": held.holder.incarnation});
+    let path = "/api/v1/leases/acquire";
+    let (_, problem) = server.call(ADMIN, "POST", path, plain).await;
+    assert_eq!(problem["code"], "CAMERA_DISABLED", "{problem}");
+    let several = ["job:x", "camera:off"].map(|key| key.parse().unwrap());
+    let request = lease::Acquire {
+        want: lease::Want::All(several.into()),
+        ..lease::Acquire::one("job:x".parse().unwrap(), held.holder.clone(), held.ttl)
+    };
+    let path = "/api/v1/authority/acquire";
+    let (code, problem) = server.call(ADMIN, "POST", path, json!(request)).await;
+    assert_eq!(code, 400, "{problem}");
 }
 
 async fn a_cordoned_runner_keeps_what_it_has_and_a_removed_one_nothing() {

@@ -50,7 +50,7 @@ async fn acquire(
     let acquired = if asked.form == Form::Camera {
         admission::acquire(&app, &caller, &request, asked.acquire).await?
     } else {
-        ops::acquire(&app, &caller, asked.acquire, ops::Budget::Acquires).await?
+        admission::acquire_keys(&app, &caller, asked.acquire).await?
     };
     let leases = match acquired {
         Acquired::Granted { leases, .. } => leases,
