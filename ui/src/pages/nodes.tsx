@@ -230,10 +230,12 @@ function Runners() {
           danger={asking.order === "drain"}
           onClose={() => setAsking(undefined)}
           onConfirm={async () => {
-            const path = { runner_id: asking.runner.runner_id };
-            if (asking.order === "cordon") await post("/api/v1/runners/{runner_id}/cordon", { path });
-            else if (asking.order === "drain") await post("/api/v1/runners/{runner_id}/drain", { path });
-            else await post("/api/v1/runners/{runner_id}/uncordon", { path });
+            const { runner_id, tenant_id } = asking.runner;
+            // Another tenant may have a runner of this name.
+            const named = { path: { runner_id }, query: { tenant_id } };
+            if (asking.order === "cordon") await post("/api/v1/runners/{runner_id}/cordon", named);
+            else if (asking.order === "drain") await post("/api/v1/runners/{runner_id}/drain", named);
+            else await post("/api/v1/runners/{runner_id}/uncordon", named);
             toast(`${asking.runner.runner_id}: ${asking.order === "cordon" ? "cordoned" : asking.order === "drain" ? "draining" : "takes work again"}.`);
             loaded.again();
           }}
