@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { Server, launch, open, until, visit } from "./kit.mjs";
 
-const TTL = 6;
+const TTL = 10;
 let server;
 let browser;
 before(async () => {
@@ -83,16 +83,21 @@ test("lost heartbeats warn, a button stays, and 410 leads to a new start", async
   const page = await open(browser, server);
   const id = await watch(page, "channel-4");
   await advances(page);
-  // Heartbeats and playlists are lost; everything else works.
+  // Heartbeats and playlists are lost until the button is pressed; everything else works.
+  await page.evaluate(() => {
+    const press = (event) => (window.stayed ||= event.target.closest(".session-warning button") !== null);
+    document.addEventListener("click", press, true);
+  });
   const lose = (route) => route.abort("connectionfailed");
+  const loseUntilStayed = async (route) => ((await page.evaluate(() => window.stayed)) ? route.continue() : lose(route));
   const paths = [/\/heartbeat$/, /\/index\.m3u8$/];
-  for (const path of paths) await page.route(path, lose);
+  for (const path of paths) await page.route(path, loseUntilStayed);
   const warning = page.locator(".session-warning");
   await warning.getByText("Heartbeats are not getting through.").waitFor();
   assert.equal((await session(id)).state, "running");
-  for (const path of paths) await page.unroute(path, lose);
   await warning.getByRole("button", { name: /Stay/ }).click();
   await warning.waitFor({ state: "detached" });
+  for (const path of paths) await page.unroute(path, loseUntilStayed);
   await advances(page, "it plays on");
   // Now nothing of this page gets through until the session is over.
   for (const path of [...paths, /\/api\/v3\/sessions\/[^/]+\/events$/]) await page.route(path, lose);
