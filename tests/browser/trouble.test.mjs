@@ -54,7 +54,7 @@ test("a frozen server is noticed, and thawed it is used again", async () => {
   await page.locator(".banner.bad").waitFor({ state: "detached" });
   await server.acquire("job:thawed", "h");
   await until("the count moves", async () => (await page.locator(".bars").textContent()).includes("job"));
-  assert.equal(await page.locator(".freshness.old").count(), 0);
+  await page.locator(".freshness.old").waitFor({ state: "detached" });
   await page.context().close();
   await server.stop();
 });
@@ -66,10 +66,12 @@ test("a cut stream is resumed without a gap and without repeats", async () => {
   const page = await open(browser, through);
   await visit(page, "#/events");
   await page.getByText("Live", { exact: true }).waitFor();
-  for (let place = 0; place < 5; place += 1) await server.acquire(`job:one-${place}`, "h");
+  // Long enough that none ends meanwhile, which would be one more event.
+  const take = (key) => server.acquire(key, "h", { ttl_seconds: 3600 });
+  for (let place = 0; place < 5; place += 1) await take(`job:one-${place}`);
   await page.getByText("job:one-4").waitFor();
   between.cut();
-  for (let place = 0; place < 30; place += 1) await server.acquire(`job:two-${place}`, "h");
+  for (let place = 0; place < 30; place += 1) await take(`job:two-${place}`);
   await page.locator(".freshness.old").waitFor();
   between.mend();
   await page.getByText("job:two-29").waitFor();
@@ -77,13 +79,13 @@ test("a cut stream is resumed without a gap and without repeats", async () => {
   const revisions = await page.locator("[data-revision]").evaluateAll((rows) => rows.map((row) => Number(row.dataset.revision)));
   // What the server keeps for itself, such as logins, is on no page.
   const { events } = await server.call("GET", "/api/v1/events?limit=1000");
-  const all = events.map((event) => event.revision).reverse();
+  const all = events.map((event) => event.revision).reverse().filter((it) => it <= revisions[0]);
   assert.deepEqual(revisions, all.slice(0, revisions.length), "every revision once, newest first");
   assert.ok(revisions.length >= 35);
   // Paused, it collects; resumed, it shows all of it.
   await page.getByRole("button", { name: "Pause" }).click();
-  for (let place = 0; place < 3; place += 1) await server.acquire(`job:three-${place}`, "h");
-  await page.getByText("Paused, 3 new events").waitFor();
+  for (let place = 0; place < 3; place += 1) await take(`job:three-${place}`);
+  await until("they are counted", async () => Number(/Paused, (\d+) new events/.exec(await page.locator("main").textContent())?.[1]) >= 3);
   assert.equal(await page.getByText("job:three-0").count(), 0);
   await page.getByRole("button", { name: "Resume" }).click();
   await page.getByText("job:three-2").waitFor();
