@@ -1,5 +1,6 @@
 // A small installation with something of everything: what the pages are looked at with.
 
+import { execFileSync } from "node:child_process";
 import { target, until } from "./kit.mjs";
 import { Runner, cameras as addCameras } from "./runner.mjs";
 
@@ -91,9 +92,39 @@ async function cameras(server) {
     for (const [place, camera] of answer.take.entries()) {
       const version = place === 0 && name === "edge-1" ? "0".repeat(64) : camera.config_version;
       const body = { camera_uuid: camera.camera_uuid, runner_id: name, incarnation: "1", tenant_id: "acme", site_id: "north", ttl_seconds: 1800, config_version: version };
-      await server.call("POST", "/api/v1/leases/acquire", body);
+      const lease = await server.call("POST", "/api/v1/leases/acquire", body);
+      if (camera.camera_uuid === "cam-gate") await server.picture("cam-gate", lease, [1280, 720], scene());
     }
   }
+}
+
+/** What a camera at a gate might see: a house, a door, a street, and somebody who comes. */
+function scene() {
+  const boxes = [
+    ["0:0:640:26", "c3c9cd"],
+    ["390:26:250:100", "55595c"],
+    ["390:74:250:3", "c8cacb"],
+    ["390:124:250:7", "a5a9ab"],
+    ["430:44:58:20", "2c3033"],
+    ["440:34:34:12", "3b4145"],
+    ["520:90:66:24", "d8dadb"],
+    ["532:78:38:14", "8f989d"],
+    ["0:14:390:136", "9b948b"],
+    ["0:14:390:9", "4f5254"],
+    ["34:46:46:36", "3d474e"],
+    ["108:46:46:36", "46525a"],
+    ["306:46:46:36", "3d474e"],
+    ["198:58:72:92", "2e3234"],
+    ["232:58:3:92", "70767a"],
+    ["186:150:96:6", "b3b6b7"],
+    ["216:206:16:54", "26292b"],
+    ["219:192:10:12", "a08d80"],
+    ["470:240:120:60", "7c6a50"],
+    ["470:240:120:8", "94815f"],
+  ];
+  const drawn = boxes.map(([place, colour]) => `drawbox=${place}:0x${colour}:fill`).join(",");
+  const ground = "gradients=s=640x360:c0=0x858a8d:c1=0x5d6265:x0=0:y0=120:x1=0:y1=360:n=2";
+  return execFileSync("ffmpeg", ["-v", "error", "-f", "lavfi", "-i", ground, "-frames:v", "1", "-vf", `${drawn},gblur=sigma=1,vignette=a=PI/7,format=gray`, "-c:v", "png", "-f", "image2pipe", "-"]);
 }
 
 /** Real pollers over HTTP; the names of their processes by node. */

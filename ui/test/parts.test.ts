@@ -1,8 +1,9 @@
 import { describe, expect, it } from "vitest";
 import { Backoff, pause } from "../src/lib/backoff";
-import { fault, type Point } from "../src/lib/polygon";
+import { fault, outside, type Point } from "../src/lib/polygon";
 import { href, parse as route } from "../src/lib/router";
 import { SseParser } from "../src/lib/sse";
+import { sizeOf } from "../src/lib/still";
 import { check, type CameraForm } from "../src/lib/validate";
 import { endSentence, sessionSentence } from "../src/lib/words";
 import { mediaType, parse as playlist } from "../src/session/player";
@@ -55,6 +56,14 @@ describe("outlines", () => {
     expect(fault([[0, 0], [10, 0], [10, 10], [5, 0]])).toMatch(/crosses|folds/);
     expect(fault([[0, 0], [Number.NaN, 0], [10, 10]])).toMatch(/two numbers/);
     expect(fault(Array.from({ length: 513 }, (_, place) => [place, place % 2] as Point))).toMatch(/at most 512/);
+  });
+
+  it("lie inside of the camera's picture, its edges included", () => {
+    expect(outside(square, [10, 10])).toBe(false);
+    expect(outside(square, [10, 9])).toBe(true);
+    expect(outside([[-1, 0]], [10, 10])).toBe(true);
+    expect(sizeOf("1920x1080")).toEqual([1920, 1080]);
+    for (const wrong of [null, "", "0x10", "10", "10x", "axb", "999999x1"]) expect(sizeOf(wrong)).toBeUndefined();
   });
 });
 

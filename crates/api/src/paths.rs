@@ -80,6 +80,8 @@ pub const DEPLOYMENT_ROLLBACK: &str =
 pub const CAMERA: &str = "/api/v1/cameras/{camera_uuid}";
 /// `GET`: why a camera is where it is.
 pub const CAMERA_EXPLAIN: &str = "/api/v1/cameras/{camera_uuid}/explain";
+/// `GET`, `PUT`: the newest still of a camera.
+pub const CAMERA_PICTURE: &str = "/api/v1/cameras/{camera_uuid}/picture";
 /// `GET`: cameras that nobody holds.
 pub const CAMERAS_AVAILABLE: &str = "/api/v1/cameras/available";
 /// `GET`, `PUT`: the settings of a site.

@@ -40,6 +40,12 @@ pub mod worker_paths {
     pub const METRICS: &str = "/metrics";
 }
 
+/// The most bytes of a still that a worker sends: `POST
+/// $LEASEHOLD_MANAGER_URL/workers/{id}/cameras/{camera_uuid}/picture?token=…&width=…&height=…` with a JPEG, PNG
+/// or WebP picture. The token is the camera's, width and height those of its own picture, in whose pixels
+/// zones count; the still may be smaller. A worker need not send any.
+pub const MAX_PICTURE_BYTES: usize = 256 * 1024;
+
 /// What a worker works on: the config file, and the body of `POST /cameras`. The file has mode 0600,
 /// since addresses of cameras carry their logins.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]

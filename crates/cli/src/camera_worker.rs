@@ -60,6 +60,9 @@ pub struct Arguments {
     /// Publish the state of a stream at least every so many seconds
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = clap::value_parser!(u64).range(1..=3600))]
     status_seconds: u64,
+    /// Send a still of each camera every so many seconds, for whoever draws zones; 0 sends none
+    #[arg(long, value_name = "SECONDS", default_value = "300", value_parser = clap::value_parser!(u64).range(0..=86_400))]
+    picture_seconds: u64,
     /// How long a graceful end may take
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = clap::value_parser!(u64).range(1..=3600))]
     grace_seconds: u64,
@@ -119,6 +122,7 @@ impl Arguments {
             frames_per_second: self.fps,
             stall: Duration::from_secs(self.stall_seconds),
             status_interval: Duration::from_secs(self.status_seconds),
+            picture_interval: Duration::from_secs(self.picture_seconds),
             grace: Duration::from_secs(self.grace_seconds),
         })
     }

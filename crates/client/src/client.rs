@@ -96,6 +96,8 @@ pub(crate) struct Call {
     /// Path and query.
     pub path: String,
     pub body: Option<Bytes>,
+    /// What the body is.
+    pub media: &'static str,
     /// Whether a second request does nothing that the first did not.
     pub repeatable: bool,
     pub limit: Duration,
@@ -179,6 +181,7 @@ impl Client {
             method: Method::GET,
             path: path.into(),
             body: None,
+            media: "application/json",
             repeatable: true,
             limit: self.inner.options.limit,
         }
@@ -305,7 +308,7 @@ impl Client {
             request = request.header(AUTHORIZATION, bearer.clone());
         }
         if call.body.is_some() {
-            request = request.header(CONTENT_TYPE, "application/json");
+            request = request.header(CONTENT_TYPE, call.media);
         }
         request
             .body(Full::new(call.body.clone().unwrap_or_default()))

@@ -10,6 +10,7 @@ use crate::{
     auth::{Credentials, Failures, Guard},
     metrics::Metrics,
     outbox::Outbox,
+    pictures::Pictures,
     recent::Recent,
     registry::view::Sites,
     shed::Shed,
@@ -31,6 +32,7 @@ pub(crate) struct Parts {
     pub hub: Hub,
     pub sites: Sites,
     pub recent: Recent,
+    pub pictures: Pictures,
     pub limits: Limits,
     pub outbox: Outbox,
     /// Whether connections are encrypted: decides over `Secure` cookies.

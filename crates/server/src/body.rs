@@ -1,4 +1,4 @@
-//! JSON in and out.
+//! Bodies: JSON in and out, and bytes in.
 
 use std::{marker::PhantomData, sync::Arc, time::Duration};
 
@@ -92,7 +92,35 @@ impl<S: Send + Sync> FromRequest<S> for KernelBody {
     }
 }
 
+/// Any bytes as the body of a request: at most so many.
+pub(crate) struct RawBody<const MOST: usize>(pub Bytes);
+
+impl<const MOST: usize, S: Send + Sync> FromRequest<S> for RawBody<MOST> {
+    type Rejection = Reject;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, Reject> {
+        let limit = BodyLimit::along(&request);
+        let limit = BodyLimit {
+            bytes: limit.bytes.min(MOST),
+            ..limit
+        };
+        read_any(request, limit).await.map(Self)
+    }
+}
+
 async fn read(request: Request, limit: BodyLimit) -> Result<Bytes, Reject> {
+    let json = is_json(request.headers());
+    let bytes = read_any(request, limit).await?;
+    if !json && !bytes.is_empty() {
+        return Err(Reject::new(
+            Code::UnsupportedMediaType,
+            "the body must be application/json",
+        ));
+    }
+    Ok(bytes)
+}
+
+async fn read_any(request: Request, limit: BodyLimit) -> Result<Bytes, Reject> {
     let too_large = || {
         Reject::new(
             Code::PayloadTooLarge,
@@ -111,7 +139,6 @@ async fn read(request: Request, limit: BodyLimit) -> Result<Bytes, Reject> {
         }
         return Err(too_large());
     }
-    let json = is_json(&head.headers);
     let whole = Limited::new(&mut body, limit.bytes).collect();
     // Reading fails when the body is too long or the caller went away; the latter sees no answer.
     let Ok(whole) = timeout(limit.time, whole).await.map_err(|_| too_slow())? else {
@@ -122,12 +149,6 @@ async fn read(request: Request, limit: BodyLimit) -> Result<Bytes, Reject> {
     // Only a request that is whole takes a place from others.
     if let Some(place) = head.extensions.get::<Arc<Place>>() {
         place.take()?;
-    }
-    if !json && !bytes.is_empty() {
-        return Err(Reject::new(
-            Code::UnsupportedMediaType,
-            "the body must be application/json",
-        ));
     }
     Ok(bytes)
 }

@@ -16,6 +16,7 @@ mod openapi;
 mod ops;
 mod options;
 mod outbox;
+mod pictures;
 mod place;
 mod problem;
 mod query;

@@ -4,6 +4,9 @@ export type Point = [number, number];
 
 export const MAX_POINTS = 512;
 
+/** Whether a part of an outline lies outside of a picture of this size. */
+export const outside = (points: readonly Point[], [width, height]: Point): boolean => points.some(([x, y]) => x < 0 || y < 0 || x > width || y > height);
+
 const turn = (a: Point, b: Point, c: Point): number => (b[0] - a[0]) * (c[1] - a[1]) - (b[1] - a[1]) * (c[0] - a[0]);
 const dot = (from: Point, a: Point, b: Point): number => (a[0] - from[0]) * (b[0] - from[0]) + (a[1] - from[1]) * (b[1] - from[1]);
 

@@ -5,6 +5,7 @@ import { Refused, call, get, may } from "../api/client";
 import type { Camera } from "../api/types";
 import { useLoad } from "../lib/load";
 import { go, href, route } from "../lib/router";
+import { useStill, type Still } from "../lib/still";
 import { clock } from "../lib/time";
 import { check, type CameraForm, type Faults, type ZoneForm } from "../lib/validate";
 import { planWords } from "../lib/words";
@@ -91,9 +92,11 @@ export function CameraPage() {
     },
     { every: 5000, gap: 500, on: (batch) => batch.events.some((event) => event.id === name || event.id.endsWith(`/${name}`)) },
   );
-  if (!name) return <Editor key="new" place={place} camera={undefined} etag={undefined} saved={() => {}} />;
+  const still = useStill(name);
+  if (!name) return <Editor key="new" place={place} camera={undefined} etag={undefined} still={undefined} saved={() => {}} />;
   const { data } = loaded;
-  if (!data) {
+  // Both at once, so that nothing jumps when the picture comes.
+  if (!data || still === undefined) {
     return (
       <>
         <PageHead title={<span class="mono">{name}</span>} />
@@ -111,7 +114,7 @@ export function CameraPage() {
   const runs = current(camera, lease);
   return (
     <>
-      <Editor key={name} place={`${camera.tenant_id}/${camera.site_id}`} camera={camera} etag={data.etag} saved={loaded.again} />
+      <Editor key={name} place={`${camera.tenant_id}/${camera.site_id}`} camera={camera} etag={data.etag} still={still ?? undefined} saved={loaded.again} />
       <div class="columns">
         <Card title="Who has it">
           <p class="lead">
@@ -176,7 +179,7 @@ export function CameraPage() {
   );
 }
 
-function Editor({ place, camera, etag, saved }: { place: string; camera: Camera | undefined; etag: string | undefined; saved: () => void }) {
+function Editor({ place, camera, etag, still, saved }: { place: string; camera: Camera | undefined; etag: string | undefined; still: Still | undefined; saved: () => void }) {
   const admin = may("runners:admin");
   const base = useRef<{ form: CameraForm; etag: string | undefined }>({ form: camera ? formOf(camera) : NEW, etag });
   const [form, setForm] = useState<CameraForm>(base.current.form);
@@ -331,7 +334,7 @@ function Editor({ place, camera, etag, saved }: { place: string; camera: Camera 
           </div>
         </Card>
         <Card title={`Zones (${form.zones.length})`} class="zones-card">
-          <ZoneEditor zones={form.zones} faults={touched ? faults : {}} editable={admin} onChange={(zones: ZoneForm[]) => set({ zones })} />
+          <ZoneEditor zones={form.zones} faults={touched ? faults : {}} editable={admin} still={still} onChange={(zones: ZoneForm[]) => set({ zones })} />
         </Card>
       </div>
       {removing && camera && (

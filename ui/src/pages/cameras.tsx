@@ -7,7 +7,7 @@ import { useLoad } from "../lib/load";
 import { go, href, route } from "../lib/router";
 import { ago, clock, count, serverNow } from "../lib/time";
 import { planWords } from "../lib/words";
-import { Badge, Card, Empty, Missing, PageHead, isStale } from "../ui/parts";
+import { Badge, Card, Cut, Empty, Missing, PageHead, Table, isStale } from "../ui/parts";
 
 /** How many cameras are read at a time. */
 const PAGE = 500;
@@ -93,65 +93,50 @@ export function Cameras() {
         </Card>
       ) : (
         <Card stale={stale}>
-          <div class="scroll" tabIndex={0} role="region" aria-label="Cameras">
-            <table class="table">
-              <thead>
-                <tr>
-                  <th scope="col">Camera</th>
-                  <th scope="col">Owner</th>
-                  <th scope="col">Configuration</th>
-                  <th scope="col" class="number">
-                    Zones
+          <Table label="Cameras" columns={["Camera", "Owner", "Configuration", "#Zones", "Source", "Changed"]}>
+            {found.map((camera) => {
+              const name = camera.camera_uuid ?? "";
+              const lease = data.leases.get(name);
+              const aside = setAside(camera);
+              const runs = current(camera, lease);
+              return (
+                <tr key={name}>
+                  <th scope="row" class="mono">
+                    <a href={href("camera", name)}>{name}</a>
                   </th>
-                  <th scope="col">Source</th>
-                  <th scope="col">Changed</th>
+                  <td>
+                    {lease ? (
+                      <a class="plain" href={href("lease", `camera:${name}`)}>
+                        {lease.holder}
+                      </a>
+                    ) : aside ? (
+                      <Badge tone="quiet">{aside}</Badge>
+                    ) : (
+                      <>
+                        <Badge tone="bad">Unowned</Badge>
+                        <p class="hint">{data.reasons.get(name)}</p>
+                      </>
+                    )}
+                  </td>
+                  <td class="nowrap">
+                    <span class="mono note" title={camera.config_version}>
+                      {(camera.config_version ?? "").slice(0, 8)}
+                    </span>{" "}
+                    {runs === true && <Badge tone="good">Runs it</Badge>}
+                    {runs === false && <Badge tone="warn">Runs an older one</Badge>}
+                  </td>
+                  <td class="number">{count(camera.zones?.length ?? 0)}</td>
+                  <td class="mono source" title={camera.rtsp_url ?? ""}>
+                    {camera.rtsp_url}
+                  </td>
+                  <td class="nowrap" title={clock(camera.updated_at)}>
+                    {camera.updated_at ? ago(serverNow() - Date.parse(camera.updated_at)) : ""}
+                  </td>
                 </tr>
-              </thead>
-              <tbody>
-                {found.map((camera) => {
-                  const name = camera.camera_uuid ?? "";
-                  const lease = data.leases.get(name);
-                  const aside = setAside(camera);
-                  const runs = current(camera, lease);
-                  return (
-                    <tr key={name}>
-                      <th scope="row" class="mono">
-                        <a href={href("camera", name)}>{name}</a>
-                      </th>
-                      <td>
-                        {lease ? (
-                          <a class="plain" href={href("lease", `camera:${name}`)}>
-                            {lease.holder}
-                          </a>
-                        ) : aside ? (
-                          <Badge tone="quiet">{aside}</Badge>
-                        ) : (
-                          <>
-                            <Badge tone="bad">Unowned</Badge> <span class="hint">{data.reasons.get(name)}</span>
-                          </>
-                        )}
-                      </td>
-                      <td>
-                        <span class="mono note" title={camera.config_version}>
-                          {(camera.config_version ?? "").slice(0, 8)}
-                        </span>{" "}
-                        {runs === true && <Badge tone="good">Runs it</Badge>}
-                        {runs === false && <Badge tone="warn">Runs an older one</Badge>}
-                      </td>
-                      <td class="number">{count(camera.zones?.length ?? 0)}</td>
-                      <td class="mono source" title={camera.rtsp_url ?? ""}>
-                        {camera.rtsp_url}
-                      </td>
-                      <td class="nowrap" title={clock(camera.updated_at)}>
-                        {camera.updated_at ? ago(serverNow() - Date.parse(camera.updated_at)) : ""}
-                      </td>
-                    </tr>
-                  );
-                })}
-              </tbody>
-            </table>
-          </div>
-          {data.more && <p class="hint">{`The first ${count(PAGE)} are shown.`}</p>}
+              );
+            })}
+          </Table>
+          <Cut more={data.more} at={PAGE} />
         </Card>
       )}
       {data?.version && (

@@ -7,7 +7,7 @@ import { useLoad } from "../lib/load";
 import { go, href } from "../lib/router";
 import { ago, clock, count, now, plural } from "../lib/time";
 import { deploymentWords, sentence } from "../lib/words";
-import { Badge, Card, Confirm, Empty, Field, Missing, PageHead, isStale, toast } from "../ui/parts";
+import { Badge, Card, Confirm, Cut, Empty, Field, Missing, PageHead, Table, isStale, toast } from "../ui/parts";
 
 /** How many deployments and runners are read; more are counted. */
 const PAGE = 1000;
@@ -70,40 +70,27 @@ export function Deployments() {
               <p>Runners belong to a deployment group and have a version. None is registered yet.</p>
             </Empty>
           ) : (
-            <div class="scroll" tabIndex={0} role="region" aria-label="Deployments">
-              <table class="table deployments">
-                <thead>
-                  <tr>
-                    <th scope="col">Group</th>
-                    <th scope="col">State</th>
-                    <th scope="col">Versions</th>
-                    <th scope="col">Cameras on the new one</th>
-                    <th scope="col">Last change</th>
-                  </tr>
-                </thead>
-                <tbody>
-                  {data.deployments.map((it) => (
-                    <Row key={groupPath({ tenant: it.tenant_id, site: it.site_id, group: it.deployment_group })} it={it} />
-                  ))}
-                  {data.never.map((it) => (
-                    <tr key={groupPath(it)} data-group={it.group}>
-                      <th scope="row">
-                        <a href={href("deployment", groupPath(it))}>{it.group}</a>
-                        <p class="hint nowrap">{`${it.tenant} / ${it.site}`}</p>
-                      </th>
-                      <td>
-                        <Badge tone="quiet">Never deployed</Badge>
-                      </td>
-                      <td class="mono">{it.versions.join(", ")}</td>
-                      <td class="note none">–</td>
-                      <td class="note none">–</td>
-                    </tr>
-                  ))}
-                </tbody>
-              </table>
-            </div>
+            <Table label="Deployments" columns={["Group", "State", "Versions", "Cameras on the new one", "Last change"]} class="deployments">
+              {data.deployments.map((it) => (
+                <Row key={groupPath({ tenant: it.tenant_id, site: it.site_id, group: it.deployment_group })} it={it} />
+              ))}
+              {data.never.map((it) => (
+                <tr key={groupPath(it)} data-group={it.group}>
+                  <th scope="row">
+                    <a href={href("deployment", groupPath(it))}>{it.group}</a>
+                    <p class="hint nowrap">{`${it.tenant} / ${it.site}`}</p>
+                  </th>
+                  <td>
+                    <Badge tone="quiet">Never deployed</Badge>
+                  </td>
+                  <td class="mono">{it.versions.join(", ")}</td>
+                  <td class="note none">–</td>
+                  <td class="note none">–</td>
+                </tr>
+              ))}
+            </Table>
           )}
-          {data.more && <p class="hint">{`The first ${count(PAGE)} are shown.`}</p>}
+          <Cut more={data.more} at={PAGE} />
         </Card>
       )}
       {starting && data && <Start groups={data.groups} onClose={() => setStarting(false)} />}

@@ -8,7 +8,7 @@ import { href } from "../lib/router";
 import { ago, count, duration, now, plural } from "../lib/time";
 import { planWords, type Tone } from "../lib/words";
 import { Matrix, type MatrixRow } from "../ui/matrix";
-import { Badge, Card, Confirm, Empty, Missing, PageHead, isStale, toast } from "../ui/parts";
+import { Badge, Card, Confirm, Empty, Missing, PageHead, Table, isStale, toast } from "../ui/parts";
 
 /** How many runners are read; more are counted. */
 const RUNNERS = 1000;
@@ -160,63 +160,48 @@ function Runners() {
         {data.runners.length === 0 ? (
           <Empty title="No runner is registered" />
         ) : (
-          <div class="scroll" tabIndex={0} role="region" aria-label="Runners">
-            <table class="table">
-              <thead>
-                <tr>
-                  <th scope="col">Runner</th>
-                  <th scope="col">Status</th>
-                  <th scope="col">Cameras</th>
-                  <th scope="col">Site</th>
-                  <th scope="col">Deployment</th>
-                  <th scope="col">Last seen</th>
-                  {admin && <th scope="col">Orders</th>}
+          <Table label="Runners" columns={["Runner", "Status", "Cameras", "Site", "Deployment", "Last seen", admin ? "Orders" : ""]}>
+            {data.runners.map((runner) => {
+              const status = STATUS[runner.status] ?? { word: runner.status, tone: "quiet" as Tone };
+              return (
+                <tr key={runner.runner_id} data-runner={runner.runner_id}>
+                  <th scope="row" class="mono">
+                    <a href={href("leases", undefined, { holder: runner.runner_id })}>{runner.runner_id}</a>
+                  </th>
+                  <td>
+                    <Badge tone={status.tone}>{status.word}</Badge>
+                  </td>
+                  <td>
+                    <Load used={runner.assigned_cameras?.length ?? 0} of={runner.capacity} unit="camera" />
+                  </td>
+                  <td>
+                    {runner.tenant_id} / {runner.site_id}
+                  </td>
+                  <td>
+                    <a href={href("deployment", `${runner.tenant_id}/${runner.site_id}/${runner.deployment_group}`)}>{runner.deployment_group}</a>
+                    <p class="hint mono">{runner.deployment_version}</p>
+                  </td>
+                  <td class="nowrap">{runner.last_heartbeat ? ago(now.value - Date.parse(runner.last_heartbeat)) : "–"}</td>
+                  {admin && (
+                    <td class="nowrap">
+                      {runner.status === "cordoned" || runner.status === "draining" ? (
+                        <button type="button" class="button small" onClick={() => setAsking({ runner, order: "uncordon" })}>
+                          Uncordon
+                        </button>
+                      ) : (
+                        <button type="button" class="button small" disabled={runner.status === "inactive"} onClick={() => setAsking({ runner, order: "cordon" })}>
+                          Cordon
+                        </button>
+                      )}{" "}
+                      <button type="button" class="button small" disabled={runner.status === "draining" || runner.status === "inactive"} onClick={() => setAsking({ runner, order: "drain" })}>
+                        Drain …
+                      </button>
+                    </td>
+                  )}
                 </tr>
-              </thead>
-              <tbody>
-                {data.runners.map((runner) => {
-                  const status = STATUS[runner.status] ?? { word: runner.status, tone: "quiet" as Tone };
-                  return (
-                    <tr key={runner.runner_id} data-runner={runner.runner_id}>
-                      <th scope="row" class="mono">
-                        <a href={href("leases", undefined, { holder: runner.runner_id })}>{runner.runner_id}</a>
-                      </th>
-                      <td>
-                        <Badge tone={status.tone}>{status.word}</Badge>
-                      </td>
-                      <td>
-                        <Load used={runner.assigned_cameras?.length ?? 0} of={runner.capacity} unit="camera" />
-                      </td>
-                      <td>
-                        {runner.tenant_id} / {runner.site_id}
-                      </td>
-                      <td>
-                        <a href={href("deployment", `${runner.tenant_id}/${runner.site_id}/${runner.deployment_group}`)}>{runner.deployment_group}</a>
-                        <p class="hint mono">{runner.deployment_version}</p>
-                      </td>
-                      <td class="nowrap">{runner.last_heartbeat ? ago(now.value - Date.parse(runner.last_heartbeat)) : "–"}</td>
-                      {admin && (
-                        <td class="nowrap">
-                          {runner.status === "cordoned" || runner.status === "draining" ? (
-                            <button type="button" class="button small" onClick={() => setAsking({ runner, order: "uncordon" })}>
-                              Uncordon
-                            </button>
-                          ) : (
-                            <button type="button" class="button small" disabled={runner.status === "inactive"} onClick={() => setAsking({ runner, order: "cordon" })}>
-                              Cordon
-                            </button>
-                          )}{" "}
-                          <button type="button" class="button small" disabled={runner.status === "draining" || runner.status === "inactive"} onClick={() => setAsking({ runner, order: "drain" })}>
-                            Drain …
-                          </button>
-                        </td>
-                      )}
-                    </tr>
-                  );
-                })}
-              </tbody>
-            </table>
-          </div>
+              );
+            })}
+          </Table>
         )}
       </Card>
       {data.sites.map((site) => (

@@ -8,7 +8,7 @@ import { sessionSentence, sessionTone } from "../lib/words";
 import { warning } from "../session/machine";
 import { play, type Mood } from "../session/player";
 import { idle, session, start, stay, stop } from "../session/session";
-import { Badge, Card, Copy, Empty, Field, Missing, PageHead, isStale } from "../ui/parts";
+import { Badge, Card, Copy, Empty, Field, Missing, PageHead, Table, isStale } from "../ui/parts";
 
 /** A paused video keeps its tuner this long, in ms; then its viewer is asked. */
 const PAUSED_MS = 5 * 60_000;
@@ -243,41 +243,25 @@ function List() {
       ) : data.sessions.length === 0 ? (
         <Empty title="Nobody has watched anything yet" />
       ) : (
-        <div class="scroll" tabIndex={0} role="region" aria-label="Sessions">
-          <table class="table" id="sessions">
-            <thead>
-              <tr>
-                <th scope="col">Service</th>
-                <th scope="col">State</th>
-                <th scope="col">Profile</th>
-                <th scope="col" class="number">
-                  Tuner
+        <Table label="Sessions" columns={["Service", "State", "Profile", "#Tuner", "Started", "What happened"]} id="sessions">
+          {data.sessions.map((it) => {
+            const tone = sessionTone(it.state);
+            return (
+              <tr key={it.session_id} data-session={it.session_id}>
+                <th scope="row" class="mono source" title={it.service_ref}>
+                  {it.service_ref}
                 </th>
-                <th scope="col">Started</th>
-                <th scope="col">What happened</th>
+                <td>
+                  <Badge tone={tone.tone}>{tone.word}</Badge>
+                </td>
+                <td>{it.profile}</td>
+                <td class="number">{it.tuner_slot ?? "–"}</td>
+                <td class="nowrap">{clock(it.created_at)}</td>
+                <td class="hint">{sessionSentence(it)}</td>
               </tr>
-            </thead>
-            <tbody>
-              {data.sessions.map((it) => {
-                const tone = sessionTone(it.state);
-                return (
-                  <tr key={it.session_id} data-session={it.session_id}>
-                    <th scope="row" class="mono source" title={it.service_ref}>
-                      {it.service_ref}
-                    </th>
-                    <td>
-                      <Badge tone={tone.tone}>{tone.word}</Badge>
-                    </td>
-                    <td>{it.profile}</td>
-                    <td class="number">{it.tuner_slot ?? "–"}</td>
-                    <td class="nowrap">{clock(it.created_at)}</td>
-                    <td class="hint">{sessionSentence(it)}</td>
-                  </tr>
-                );
-              })}
-            </tbody>
-          </table>
-        </div>
+            );
+          })}
+        </Table>
       )}
     </Card>
   );

@@ -6,7 +6,7 @@ import { useEffect, useId, useRef, useState } from "preact/hooks";
 import { Refused, link } from "../api/client";
 import type { Loaded } from "../lib/load";
 import { href } from "../lib/router";
-import { ago, clock, duration, local, now, until } from "../lib/time";
+import { ago, clock, count, duration, local, now, until } from "../lib/time";
 import type { Tone } from "../lib/words";
 
 export const Badge = ({ tone, children }: { tone: Tone; children: ComponentChildren }) => <span class={`badge ${tone}`}>{children}</span>;
@@ -82,6 +82,29 @@ export const Empty = ({ title, children }: { title: string; children?: Component
     {children}
   </div>
 );
+
+/** A table that scrolls by itself where it is too wide. A column whose name begins with `#` has numbers; empty names are left out. */
+export function Table(props: { label: string; columns: string[]; class?: string; id?: string; children: ComponentChildren }) {
+  return (
+    <div class="scroll" tabIndex={0} role="region" aria-label={props.label}>
+      <table class={`table ${props.class ?? ""}`} id={props.id}>
+        <thead>
+          <tr>
+            {props.columns.filter(Boolean).map((name) => (
+              <th key={name} scope="col" class={name.startsWith("#") ? "number" : ""}>
+                {name.replace(/^#/, "")}
+              </th>
+            ))}
+          </tr>
+        </thead>
+        <tbody>{props.children}</tbody>
+      </table>
+    </div>
+  );
+}
+
+/** Says that a list was cut off, and where. */
+export const Cut = ({ more, at }: { more: boolean; at: number }) => (more ? <p class="hint">{`The first ${count(at)} are shown.`}</p> : null);
 
 /** A number with a name. */
 export function Stat(props: { label: string; value: ComponentChildren; note?: ComponentChildren; tone?: Tone; href?: string }) {

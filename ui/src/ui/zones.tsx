@@ -1,7 +1,9 @@
 // Zones drawn on a picture: click to add points, drag to move them, numbers for whoever has no mouse.
 
 import { useEffect, useRef, useState } from "preact/hooks";
-import type { Point } from "../lib/polygon";
+import { outside, type Point } from "../lib/polygon";
+import type { Still } from "../lib/still";
+import { ago, clock, now } from "../lib/time";
 import type { Faults, ZoneForm } from "../lib/validate";
 import { Field } from "./parts";
 
@@ -10,26 +12,60 @@ const SIZE: Point = [1280, 720];
 
 const round = (value: number): number => Math.round(value);
 
-export function ZoneEditor({ zones, faults, editable, onChange }: { zones: ZoneForm[]; faults: Faults; editable: boolean; onChange: (zones: ZoneForm[]) => void }) {
-  const [selected, setSelected] = useState(0);
-  const [size, setSize] = useState<Point>(() => {
+/** A picture from this machine's disk. */
+interface Own {
+  url: string;
+  name: string;
+  size: Point;
+}
+
+/** The picture that zones are drawn on: one's own, the camera's newest still, or none. */
+function usePicture(zones: ZoneForm[], still: Still | undefined) {
+  const [own, setOwn] = useState<Own | undefined>(undefined);
+  const [fault, setFault] = useState<string | undefined>(undefined);
+  // Without a picture, large enough for every zone that there was.
+  const [grid] = useState<Point>(() => {
     const points = zones.flatMap((zone) => zone.polygon);
     const most = (at: 0 | 1) => Math.max(SIZE[at], ...points.map((point) => point[at]));
     return [most(0), most(1)];
   });
-  const [picture, setPicture] = useState<string | undefined>(undefined);
+  useEffect(() => () => void (own && URL.revokeObjectURL(own.url)), [own]);
+  const load = (file: File | undefined) => {
+    if (!file) return;
+    const url = URL.createObjectURL(file);
+    const image = new Image();
+    image.onload = () => {
+      setFault(undefined);
+      // It is stretched over the camera's own picture where that is known: zones count in its pixels.
+      setOwn({ url, name: file.name, size: still?.size ?? [image.naturalWidth, image.naturalHeight] });
+    };
+    image.onerror = () => {
+      URL.revokeObjectURL(url);
+      setFault(`${file.name} is not a picture that this browser can show.`);
+    };
+    image.src = url;
+  };
+  return { own, load, fault, drop: () => setOwn(undefined), url: own?.url ?? still?.url, size: own?.size ?? still?.size ?? grid };
+}
+
+export function ZoneEditor({ zones, faults, editable, still, onChange }: { zones: ZoneForm[]; faults: Faults; editable: boolean; still: Still | undefined; onChange: (zones: ZoneForm[]) => void }) {
+  const [selected, setSelected] = useState(0);
+  const picture = usePicture(zones, still);
+  const { size } = picture;
   const [drawing, setDrawing] = useState(false);
   const svg = useRef<SVGSVGElement>(null);
   const dragging = useRef<number | undefined>(undefined);
   const zone = zones[selected];
-  useEffect(() => () => void (picture && URL.revokeObjectURL(picture)), [picture]);
+  const beyond = picture.url ? zones.filter((it) => outside(it.polygon, size)) : [];
 
   const change = (index: number, changes: Partial<ZoneForm>) => onChange(zones.map((it, at) => (at === index ? { ...it, ...changes } : it)));
   const at = (event: PointerEvent): Point => {
-    const box = svg.current?.getBoundingClientRect();
-    if (!box) return [0, 0];
+    // A tall picture leaves room beside it: only the browser knows where the picture itself lies.
+    const matrix = svg.current?.getScreenCTM()?.inverse();
+    if (!matrix) return [0, 0];
+    const { x, y } = new DOMPoint(event.clientX, event.clientY).matrixTransform(matrix);
     const clamp = (value: number, most: number) => Math.max(0, Math.min(most, round(value)));
-    return [clamp(((event.clientX - box.left) / box.width) * size[0], size[0]), clamp(((event.clientY - box.top) / box.height) * size[1], size[1])];
+    return [clamp(x, size[0]), clamp(y, size[1])];
   };
   const setPoint = (index: number, point: Point) => zone && change(selected, { polygon: zone.polygon.map((it, place) => (place === index ? point : it)) });
   const add = () => {
@@ -37,17 +73,6 @@ export function ZoneEditor({ zones, faults, editable, onChange }: { zones: ZoneF
     onChange([...zones, { zone_id: id, name: `Zone ${id}`, kind: "include", priority: 100, polygon: [], allow_labels: [], min_score: null }]);
     setSelected(zones.length);
     setDrawing(true);
-  };
-  const load = (file: File | undefined) => {
-    if (!file) return;
-    const url = URL.createObjectURL(file);
-    const image = new Image();
-    image.onload = () => {
-      setSize([image.naturalWidth, image.naturalHeight]);
-      setPicture(url);
-    };
-    image.onerror = () => URL.revokeObjectURL(url);
-    image.src = url;
   };
   const handle = size[0] / 110;
   const lines = [1, 2, 3].flatMap((step) => [
@@ -73,8 +98,7 @@ export function ZoneEditor({ zones, faults, editable, onChange }: { zones: ZoneF
         onPointerLeave={() => (dragging.current = undefined)}
       >
         <rect width={size[0]} height={size[1]} class="canvas-back" />
-        {picture && <image href={picture} width={size[0]} height={size[1]} />}
-        {!picture && lines}
+        {picture.url ? <image href={picture.url} width={size[0]} height={size[1]} preserveAspectRatio="none" /> : lines}
         {zones.map((it, index) => (
           <g key={index} class={`zone ${it.kind} ${index === selected ? "selected" : ""} ${faults[`zones[${index}].polygon`] ? "wrong" : ""}`}>
             {it.polygon.length > 2 ? (
@@ -120,9 +144,44 @@ export function ZoneEditor({ zones, faults, editable, onChange }: { zones: ZoneF
         )}
         <label class="button small file">
           Picture …
-          <input type="file" accept="image/*" onChange={(event) => load(event.currentTarget.files?.[0])} />
+          <input
+            type="file"
+            accept="image/*"
+            onChange={(event) => {
+              picture.load(event.currentTarget.files?.[0]);
+              // The same file can be chosen again.
+              event.currentTarget.value = "";
+            }}
+          />
         </label>
+        {picture.own && (
+          <button type="button" class="button small" onClick={picture.drop}>
+            {still ? "Back to the camera's picture" : "Without a picture"}
+          </button>
+        )}
       </div>
+      {picture.fault && (
+        <p class="fault" role="alert">
+          {picture.fault}
+        </p>
+      )}
+      <p class="hint picture-note">
+        {picture.own ? (
+          `${picture.own.name}, ${size[0]} × ${size[1]} pixels. It stays in this browser.`
+        ) : still ? (
+          <>
+            {`The camera's picture, ${size[0]} × ${size[1]} pixels, `}
+            <span title={clock(still.at)}>{ago(now.value - still.at)}</span>.
+          </>
+        ) : (
+          `No picture of this camera is known yet: ${size[0]} × ${size[1]} pixels are assumed. You can load one from a file.`
+        )}
+      </p>
+      {beyond.length > 0 && (
+        <p class="fault" role="status">
+          {`${beyond.map((it) => it.name || `Zone ${it.zone_id}`).join(", ")}: partly outside of the picture.`}
+        </p>
+      )}
       {drawing && <p class="hint">Click on the picture to add points in order. The last one is joined to the first.</p>}
       {zones.length > 0 && (
         <div class="zone-tabs" role="tablist" aria-label="Zones">

@@ -10,6 +10,7 @@ mod metrics;
 mod motion;
 mod publish;
 mod source;
+mod still;
 mod stream;
 mod surface;
 mod tenure;
@@ -84,8 +85,18 @@ pub struct Options {
     pub stall: Duration,
     /// How often the state of a stream is published when nothing happens.
     pub status_interval: Duration,
+    /// How often the manager gets a still of each camera; never when it is zero.
+    pub picture_interval: Duration,
     /// How long a graceful end may take.
     pub grace: Duration,
+}
+
+impl Options {
+    /// A path of this worker at its manager.
+    fn at_manager(&self, url: &str, path: &str) -> String {
+        let worker = leasehold_api::paths::encode(&self.worker_id);
+        format!("{}/workers/{worker}/{path}", url.trim_end_matches('/'))
+    }
 }
 
 /// Why a worker could not start.
@@ -172,6 +183,7 @@ pub async fn run(
         () = gone(manager.as_ref(), &*clock) => Ended::ManagerGone,
         () = fences(options.fence_file.as_deref(), &worker, &*clock) => Ended::Terminated,
         () = heartbeats(&options, &worker, &*clock) => Ended::Terminated,
+        () = still::send(&options, &worker, &*clock) => Ended::Terminated,
         () = worker.drained() => Ended::Drained,
         () = stop => Ended::Drained,
     };
@@ -298,11 +310,7 @@ async fn heartbeats(options: &Options, worker: &Worker, clock: &dyn Clock) {
     let Some(url) = &options.manager_url else {
         return std::future::pending().await;
     };
-    let url = format!(
-        "{}/workers/{}/heartbeat",
-        url.trim_end_matches('/'),
-        leasehold_api::paths::encode(&options.worker_id)
-    );
+    let url = options.at_manager(url, "heartbeat");
     let mut answered = true;
     loop {
         let cameras = worker.reports();
@@ -316,12 +324,9 @@ async fn heartbeats(options: &Options, worker: &Worker, clock: &dyn Clock) {
             .collect(),
             cameras,
         };
-        let sent = tokio::time::timeout(HEARTBEAT_LIMIT, post(&url, &heartbeat)).await;
-        let error = match sent {
-            Ok(Ok(())) => None,
-            Ok(Err(error)) => Some(error),
-            Err(_) => Some("no answer".to_owned()),
-        };
+        let body = serde_json::to_vec(&heartbeat).unwrap_or_default();
+        let sent = post(&url, "application/json", body, HEARTBEAT_LIMIT).await;
+        let error = sent.err();
         if let Some(error) = &error
             && answered
         {
@@ -332,7 +337,18 @@ async fn heartbeats(options: &Options, worker: &Worker, clock: &dyn Clock) {
     }
 }
 
-async fn post(url: &str, heartbeat: &WorkerHeartbeat) -> Result<(), String> {
+/// Sends something to the manager, with everything it takes within `limit`.
+async fn post(
+    url: &str,
+    media: &'static str,
+    body: Vec<u8>,
+    limit: Duration,
+) -> Result<(), String> {
+    let sent = tokio::time::timeout(limit, send(url, media, body)).await;
+    sent.unwrap_or_else(|_| Err("no answer".to_owned()))
+}
+
+async fn send(url: &str, media: &'static str, body: Vec<u8>) -> Result<(), String> {
     let uri: Uri = url.parse().map_err(|_| "not a URL".to_owned())?;
     let host = uri.host().ok_or("the URL names no host")?;
     let port = uri.port_u16().unwrap_or(80);
@@ -343,11 +359,10 @@ async fn post(url: &str, heartbeat: &WorkerHeartbeat) -> Result<(), String> {
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
         .await
         .map_err(|error| text(&error))?;
-    let body = serde_json::to_vec(heartbeat).map_err(|error| text(&error))?;
     let path = uri.path_and_query().map_or("/", |it| it.as_str());
     let request = Request::post(path)
         .header(header::HOST, format!("{host}:{port}"))
-        .header(header::CONTENT_TYPE, "application/json")
+        .header(header::CONTENT_TYPE, media)
         .body(Full::new(Bytes::from(body)))
         .map_err(|error| text(&error))?;
     tokio::select! {

@@ -4,7 +4,7 @@
 use std::{
     path::Path,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -74,6 +74,8 @@ struct Seen {
     /// 0 before the first.
     last_frame_unix_ms: AtomicU64,
     state: Mutex<State>,
+    /// The newest picture, and how much smaller than the camera's own it is.
+    picture: Mutex<Option<(Arc<Frame>, f64)>>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -88,6 +90,10 @@ enum State {
 }
 
 impl Seen {
+    fn picture(&self) -> MutexGuard<'_, Option<(Arc<Frame>, f64)>> {
+        self.picture.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn set(&self, state: State) {
         *self.state.lock().unwrap_or_else(PoisonError::into_inner) = state;
     }
@@ -168,6 +174,17 @@ impl Stream {
     /// Whether pictures come.
     pub fn is_working(&self) -> bool {
         self.seen.state() == State::Working
+    }
+
+    /// Whether there is a picture that may be published.
+    pub fn has_picture(&self) -> bool {
+        self.tenure.may_publish() && self.seen.picture().is_some()
+    }
+
+    /// The newest picture that may be published, and how much smaller than the camera's own it is.
+    pub fn picture(&self) -> Option<(Arc<Frame>, f64)> {
+        let picture = self.seen.picture().clone();
+        picture.filter(|_| self.tenure.may_publish())
     }
 
     pub fn report(&self) -> CameraReport {
@@ -371,6 +388,7 @@ impl Runner {
                     Some(frame) => {
                         heard = clock.boot();
                         self.look(&frame, scale, !std::mem::replace(&mut online, true));
+                        *self.seen.picture() = Some((Arc::new(frame), scale));
                     }
                     None => return self.over(child, hidden).await,
                 },

@@ -9,7 +9,10 @@ use futures_util::future::join_all;
 use leasehold_api::worker::{CameraReport, FenceFile, ShardConfig, WorkerReady};
 use tokio_util::sync::CancellationToken;
 
-use super::stream::{Common, Stream};
+use super::{
+    frame::Frame,
+    stream::{Common, Stream},
+};
 
 /// More cameras than one process can look at.
 const MAX_CAMERAS: usize = 1024;
@@ -151,6 +154,22 @@ impl Worker {
         let streams = self.streams();
         let report = |(name, stream): (&String, &Stream)| (name.clone(), stream.report());
         streams.iter().map(report).collect()
+    }
+
+    /// The cameras that there is a picture of and that may be published about, with their tokens.
+    pub fn pictured(&self) -> BTreeSet<(String, u64)> {
+        let streams = self.streams();
+        let pictured = streams.iter().filter(|(_, stream)| stream.has_picture());
+        pictured
+            .map(|(name, stream)| (name.clone(), stream.token()))
+            .collect()
+    }
+
+    /// The newest picture of a camera under this token, and how much smaller than the camera's own it is.
+    pub fn picture(&self, camera: &str, token: u64) -> Option<(Arc<Frame>, f64)> {
+        let streams = self.streams();
+        let stream = streams.get(camera).filter(|it| it.token() == token)?;
+        stream.picture()
     }
 
     pub fn metrics(&self) -> &prometheus_client::registry::Registry {

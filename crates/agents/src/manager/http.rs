@@ -1,11 +1,12 @@
-//! The manager's own HTTP surface. It shows no camera's login, and changes nothing but heartbeats.
+//! The manager's own HTTP surface. It shows no camera's login, and takes nothing but heartbeats and stills.
 
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{Method, Request, StatusCode};
 use lease::Authority as _;
-use leasehold_api::worker::WorkerHeartbeat;
+use leasehold_api::worker::{MAX_PICTURE_BYTES, WorkerHeartbeat};
+use leasehold_client::Outcome;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
@@ -40,10 +41,17 @@ pub(super) async fn serve_metrics(core: Arc<Core>, listener: TcpListener) {
 
 async fn answer(core: &Core, request: &Request<Bytes>) -> Answer {
     let path = request.uri().path().trim_end_matches('/');
-    if let Some(worker) = path
-        .strip_prefix("/workers/")
-        .and_then(|rest| rest.strip_suffix("/heartbeat"))
+    let of_worker = path.strip_prefix("/workers/");
+    if let Some((worker, camera)) = of_worker
+        .and_then(|rest| rest.strip_suffix("/picture"))
+        .and_then(|rest| rest.split_once("/cameras/"))
     {
+        if request.method() != Method::POST {
+            return plain(StatusCode::METHOD_NOT_ALLOWED, "POST a picture here\n");
+        }
+        return picture(core, worker, camera, request).await;
+    }
+    if let Some(worker) = of_worker.and_then(|rest| rest.strip_suffix("/heartbeat")) {
         if request.method() != Method::POST {
             return plain(StatusCode::METHOD_NOT_ALLOWED, "POST a heartbeat here\n");
         }
@@ -85,6 +93,47 @@ fn heartbeat(core: &Core, worker: &str, body: &Bytes) -> Answer {
         answer_json(StatusCode::OK, &json!({"success": true}))
     } else {
         plain(StatusCode::NOT_FOUND, "no such worker runs here\n")
+    }
+}
+
+/// A worker's still of one of its cameras, passed on under the token of the lease that this manager has.
+async fn picture(core: &Core, worker: &str, camera: &str, request: &Request<Bytes>) -> Answer {
+    let query = request.uri().query().unwrap_or_default();
+    let value = |name| {
+        let mut pairs = query.split('&').filter_map(|it| it.split_once('='));
+        pairs.find_map(|(it, value)| (it == name).then_some(value))
+    };
+    let side = |name| value(name).and_then(|it| it.parse::<u32>().ok());
+    let token = value("token").and_then(|it| it.parse::<u64>().ok());
+    let (Some(token), Some(width), Some(height)) = (token, side("width"), side("height")) else {
+        let expected = "expected ?token=…&width=…&height=…\n";
+        return plain(StatusCode::BAD_REQUEST, expected);
+    };
+    if request.body().len() > MAX_PICTURE_BYTES {
+        return plain(StatusCode::PAYLOAD_TOO_LARGE, "too large\n");
+    }
+    let runs = core.views().iter().any(|view| {
+        view.worker_id.as_deref() == Some(worker) && view.cameras.iter().any(|it| it == camera)
+    });
+    let held = core
+        .state()
+        .held
+        .get(camera)
+        .map(|it| it.assigned.guard.token().get());
+    if !runs || held != Some(token) {
+        let why = "the camera is not worked on here under this token\n";
+        return plain(StatusCode::CONFLICT, why);
+    }
+    let body = request.body().clone();
+    match core
+        .plane
+        .picture(camera, token, (width, height), body)
+        .await
+    {
+        Outcome::Yes(_) => answer_json(StatusCode::OK, &json!({"success": true})),
+        Outcome::No(error) | Outcome::Unknown(error) => {
+            plain(StatusCode::BAD_GATEWAY, format!("control plane: {error}\n"))
+        }
     }
 }
 

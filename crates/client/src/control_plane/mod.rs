@@ -8,11 +8,15 @@ mod breaker;
 mod plain;
 mod runner;
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 
+use bytes::Bytes;
 use http::Method;
 use lease::Clock;
 use leasehold_api::{
@@ -26,6 +30,9 @@ use serde_json::Value;
 use crate::{Client, Error, Options, client::Call};
 use breaker::Breaker;
 pub use runner::{Observer, RunnerClient};
+
+/// How long a still may take: it is large, and nobody waits for it.
+const PICTURE_LIMIT: Duration = Duration::from_secs(10);
 
 /// How a call came out.
 #[derive(Clone, Debug)]
@@ -317,6 +324,28 @@ impl ControlPlaneClient {
         };
         let path = paths::fill(paths::HEARTBEAT, &[&lease.lease_id]);
         self.send(Method::POST, &path, &request, true).await.into()
+    }
+
+    /// Sends the newest still of a camera: its token, the size of the camera's own picture, and the bytes.
+    /// Says nothing about the server's health, so the breaker is left alone.
+    pub async fn picture(
+        &self,
+        camera_uuid: &str,
+        token: u64,
+        (width, height): (u32, u32),
+        picture: Bytes,
+    ) -> Outcome<Success> {
+        let path = paths::fill(paths::CAMERA_PICTURE, &[camera_uuid]);
+        let call = Call {
+            method: Method::PUT,
+            body: Some(picture),
+            media: "application/octet-stream",
+            limit: PICTURE_LIMIT,
+            ..self.client.get(format!(
+                "{path}?token={token}&width={width}&height={height}"
+            ))
+        };
+        self.client.call(call).await.into()
     }
 
     async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {

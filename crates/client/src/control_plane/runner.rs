@@ -10,6 +10,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
+use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 use lease::{
     Acquire, Acquired, Answer, Authority, Capabilities, Cause, Clock, Command, Departure,
@@ -18,7 +19,8 @@ use lease::{
 };
 use leasehold_api::{
     AcquireRequest, CAMERA, Camera, Code, OutagePolicy, RegisterRequest, RenewRequest, Runner,
-    RunnerHeartbeatAnswer, RunnerHeartbeatRequest, RunnerRemoved, Seconds, SiteVersion, Zone,
+    RunnerHeartbeatAnswer, RunnerHeartbeatRequest, RunnerRemoved, Seconds, SiteVersion, Success,
+    Zone,
 };
 use tokio::sync::broadcast;
 
@@ -216,6 +218,21 @@ impl RunnerClient {
             at.control.runners(tenant, site).await
         })
         .await
+    }
+
+    /// Sends the newest still of a camera. Not observed: a still that gets lost is no trouble.
+    pub async fn picture(
+        &self,
+        camera_uuid: &str,
+        token: u64,
+        size: (u32, u32),
+        picture: Bytes,
+    ) -> Outcome<Success> {
+        let service = self.service.load_full();
+        service
+            .control
+            .picture(camera_uuid, token, size, picture)
+            .await
     }
 
     /// Closes the stream: what follows is not this process's death.

@@ -16,6 +16,7 @@ mod leases;
 mod limits;
 mod outbox;
 mod overview;
+mod pictures;
 mod planted;
 mod proven_death;
 mod registry;

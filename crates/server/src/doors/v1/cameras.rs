@@ -209,6 +209,7 @@ async fn remove(
     let condition = Condition::from_headers(&headers)?;
     items::delete::<Camera>(&app, &place, &uuid, condition).await?;
     trouble::forget(&app, &place, &uuid).await?;
+    app.parts().pictures.forget(&uuid);
     Ok(Json(Success { success: true }))
 }
 

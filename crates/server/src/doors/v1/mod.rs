@@ -14,6 +14,7 @@ mod leases;
 mod nodes;
 mod overview;
 mod pages;
+mod pictures;
 mod plan;
 mod renew;
 mod runners;
@@ -40,6 +41,7 @@ pub(super) fn router() -> OpenApiRouter<App> {
         .merge(overview::router())
         .merge(runners::router())
         .merge(cameras::router())
+        .merge(pictures::router())
         .merge(zones::router())
         .merge(sites::router())
         .merge(plan::router())

@@ -113,6 +113,7 @@ impl Start {
     pub fn reference() -> Self {
         let mut arguments = vec!["camera-worker", "--status-seconds", "1"];
         arguments.extend(["--stall-seconds", "5", "--grace-seconds", "10"]);
+        arguments.extend(["--picture-seconds", "0"]);
         Self {
             program: Binary::leasehold().args(arguments),
             manager_pid: std::process::id(),

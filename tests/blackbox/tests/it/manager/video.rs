@@ -1,13 +1,13 @@
 //! The reference worker under a manager: real video, a real broker, tokens that grow.
 
-use leasehold_testkit::{Dir, RabbitMq, wait};
+use leasehold_testkit::{Dir, Program, RabbitMq, wait};
 use serde_json::json;
 
 use super::stage::Stage;
 use crate::{
     camera::{
         broker::Listener,
-        world::{camera, moving, zone},
+        world::{camera, moving, still, zone},
     },
     cli_support::SOON,
 };
@@ -57,5 +57,63 @@ async fn heavy_video_of_a_killed_managers_camera_is_published_by_another_with_a_
     for it in listener.heard() {
         assert!(it.routing_key.ends_with(&format!(".t.s.{}", it.camera())));
         assert!(it.message["lease_id"].is_string(), "{it:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_still_of_each_camera_is_at_the_server_for_whoever_draws_zones() {
+    let dir = Dir::new("video");
+    let url = still(&dir).await;
+    let stage = Stage::start(0).await;
+    let mut body = camera("cam", &url);
+    body["tenant_id"] = "t".into();
+    body["site_id"] = "s".into();
+    let (status, problem) = stage
+        .call("POST", "/tenants/t/sites/s/cameras/", Some(body))
+        .await;
+    assert_eq!(status, 201, "{problem}");
+    let worker = json!({"lease_ttl_seconds": 10, "worker": {
+        "command": [leasehold_testkit::Binary::leasehold_path(), "camera-worker"],
+        "environment": {"PATH": std::env::var("PATH").unwrap_or_default()}}});
+    let manager = stage.manager("m1", worker).await;
+    let key = std::fs::read_to_string(stage.server.data().join("admin.token")).unwrap();
+    let http = reqwest::Client::new();
+    let path = format!("{}/api/v1/cameras/cam/picture", stage.url());
+    let shown = wait::until_some(SOON, "there is a still", async || {
+        let asked = http.get(&path).bearer_auth(key.trim()).send();
+        asked.await.ok().filter(|answer| answer.status() == 200)
+    })
+    .await;
+    assert_eq!(shown.headers()["content-type"], "image/png");
+    assert_eq!(shown.headers()["picture-size"], "320x240");
+    let bytes = shown.bytes().await.unwrap();
+    std::fs::write(dir.join("still.png"), &bytes).unwrap();
+    // Somebody else's decoder reads it: half as large, with the white box where the camera has it.
+    Program::new("ffmpeg")
+        .args(["-nostdin", "-loglevel", "error", "-i", "still.png"])
+        .args(["-f", "rawvideo", "-pix_fmt", "gray", "still.raw"])
+        .current_dir(dir.path())
+        .run()
+        .await
+        .unwrap();
+    let pixels = std::fs::read(dir.join("still.raw")).unwrap();
+    assert_eq!(pixels.len(), 160 * 120);
+    let (inside, outside) = (pixels[60 * 160 + 40], pixels[20 * 160 + 40]);
+    assert!(inside > 200 && outside < 150, "{inside} and {outside}");
+    // A still under another token, or of a camera that is elsewhere, is not passed on.
+    let workers = manager.get("/workers").await;
+    let mut all = workers["workers"].as_array().unwrap().iter();
+    let id = all.find_map(|it| it["worker_id"].as_str()).unwrap();
+    for (name, query, expected) in [
+        ("cam", "token=999999&width=320&height=240", 409),
+        ("other", "token=1&width=320&height=240", 409),
+        ("cam", "width=320&height=240", 400),
+    ] {
+        let url = format!(
+            "{}/workers/{id}/cameras/{name}/picture?{query}",
+            manager.url
+        );
+        let answer = http.post(url).body(bytes.clone()).send().await.unwrap();
+        assert_eq!(answer.status(), expected, "{name} {query}");
     }
 }
