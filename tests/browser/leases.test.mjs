@@ -75,8 +75,43 @@ test("a selected token stays selected while rows come and go", async () => {
   await page.waitForTimeout(1500);
   assert.equal(await selected(), String(lease.token));
   await page.evaluate(() => document.getSelection().removeAllRanges());
+  await page.context().grantPermissions(["clipboard-read", "clipboard-write"]);
+  await row(page, "job:pick-me").getByRole("button", { name: "Copy the token of job:pick-me" }).click();
+  await until("it is copied", async () => (await page.evaluate(() => navigator.clipboard.readText())) === String(lease.token));
   await server.acquire("job:a-after", "busy", { ttl_seconds: 60 });
   await row(page, "job:a-after").waitFor();
+  await page.context().close();
+});
+
+test("leases are filtered by kind, holder and status and sorted, and the link says how", async () => {
+  for (const [key, holder] of [["tool:a", "zoe"], ["tool:b", "yan"], ["tool:c", "zoe"]]) await server.acquire(key, holder, { ttl_seconds: 3600 });
+  const waiting = server.acquire("tool:a", "xia", { wait_seconds: 60 });
+  const page = await open(browser, server);
+  await visit(page, "#/leases");
+  const shows = async (...keys) => {
+    const want = JSON.stringify(keys);
+    await until(`${want} is shown`, async () => JSON.stringify(await page.locator(".vrow .key").allTextContents()) === want);
+  };
+  await page.getByLabel("Kind").selectOption("tool");
+  await shows("tool:a", "tool:a", "tool:b", "tool:c");
+  await page.getByLabel("Status").selectOption("Waiting");
+  await shows("tool:a");
+  await page.locator(".vrow").getByText("xia").waitFor();
+  await page.getByLabel("Status").selectOption("Active");
+  await page.getByRole("columnheader", { name: "Token" }).getByRole("button").click();
+  await shows("tool:a", "tool:b", "tool:c");
+  await page.getByRole("columnheader", { name: "Token" }).getByRole("button").click();
+  await shows("tool:c", "tool:b", "tool:a");
+  await page.locator(".vrow").getByText("zoe").first().click();
+  await page.getByRole("button", { name: "Remove the filter for holder zoe" }).waitFor();
+  await page.goto(`${server.url}/#/leases?kind=tool&holder=zoe&status=active&sort=-key`);
+  await page.reload();
+  await shows("tool:c", "tool:a");
+  await page.getByText(/^2 of 2 \(\d+ in all\)$/).waitFor();
+  const { leases } = await server.call("GET", "/api/v1/leases?kind=tool&status=active");
+  await server.release(leases.find((it) => it.id === "a"));
+  assert.equal((await waiting).holder, "xia");
+  assert.deepEqual(page.complaints, []);
   await page.context().close();
 });
 

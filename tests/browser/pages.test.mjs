@@ -147,6 +147,44 @@ test("a key that may only look sees everything and no buttons", async () => {
   await page.context().close();
 });
 
+test("the overview says what is owned, unowned, in jeopardy, waited for and lost, and leads there", async () => {
+  const page = await open(browser, server);
+  const stat = (name) => page.locator(".stat", { has: page.getByText(name, { exact: true }) });
+  const says = (name, check) => until(`${name} is right`, async () => check(Number((await stat(name).locator(".stat-value").textContent()).replace(",", ""))));
+  await says("Owned", async (value) => value === (await server.call("GET", "/api/v1/overview")).leases.active);
+  await says("Unowned", (value) => value >= 1);
+  await says("In jeopardy", (value) => value >= 1);
+  await says("Waiting", (value) => value === 2);
+  await says("Lost in the last hour", (value) => value >= 3);
+  const card = (title) => page.locator(".card", { has: page.getByRole("heading", { name: title }) });
+  await card("Unowned").getByText("camera:cam-roof").waitFor();
+  await card("Latest losses").getByText("rollback of build 4711").waitFor();
+  await card("Health").getByText(/^Ready, version \d/).waitFor();
+  await card("Health").getByText("A grant survives a crash of the machine.").waitFor();
+  await stat("In jeopardy").click();
+  await page.locator(".vrow").getByText("device:scope-4").waitFor();
+  await page.locator(".vrow").getByText("in jeopardy").waitFor();
+  // What nobody has is plain on the map, too.
+  await show(page, "nodes");
+  await page.locator(".matrix tr", { has: page.getByText("cam-roof", { exact: true }) }).getByText("Unowned").waitFor();
+  assert.deepEqual(page.complaints, []);
+  await page.context().close();
+});
+
+test("the colours are chosen with a button, and stay chosen", async () => {
+  const page = await open(browser, server, { colorScheme: "light" });
+  const back = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor);
+  const light = await back();
+  await page.getByRole("button", { name: "Colours: as the system. Change" }).click();
+  await page.getByRole("button", { name: "Colours: light. Change" }).click();
+  await page.getByRole("button", { name: "Colours: dark. Change" }).waitFor();
+  assert.notEqual(await back(), light);
+  await page.reload();
+  await page.getByRole("button", { name: "Colours: dark. Change" }).waitFor();
+  assert.notEqual(await back(), light);
+  await page.context().close();
+});
+
 test("a killed node's targets move to the others", async () => {
   const page = await open(browser, server);
   await show(page, "nodes");

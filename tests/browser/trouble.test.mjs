@@ -39,6 +39,22 @@ test("a killed server is noticed, old data is grey and dated, and its return is 
   await server.stop();
 });
 
+test("a login that is no longer known is asked for again, and leads back", async () => {
+  const server = await Server.start();
+  await server.acquire("job:mine", "h", { ttl_seconds: 600 });
+  const page = await open(browser, server);
+  await visit(page, "#/leases?q=job&sort=-token");
+  await page.getByText("job:mine").waitFor();
+  await page.context().clearCookies();
+  await page.getByText("no longer known").waitFor();
+  assert.equal(await page.getByText("job:mine").count(), 0, "nothing is shown to nobody");
+  await logIn(page, server.key);
+  await page.getByText("job:mine").waitFor();
+  assert.ok(page.url().endsWith("#/leases?q=job&sort=-token"), page.url());
+  await page.context().close();
+  await server.stop();
+});
+
 test("a frozen server is noticed, and thawed it is used again", async () => {
   const server = await Server.start();
   const page = await open(browser, server);
@@ -90,6 +106,10 @@ test("a cut stream is resumed without a gap and without repeats", async () => {
   await page.getByRole("button", { name: "Resume" }).click();
   await page.getByText("job:three-2").waitFor();
   // Filters.
+  await page.getByLabel("What happened").selectOption("Released");
+  await page.getByText("No event matches").waitFor();
+  await page.getByLabel("What happened").selectOption("Acquired");
+  await page.getByText("job:three-2").waitFor();
   await page.getByLabel("Search key, holder, token or reason").fill("two-7");
   await until("one is left", async () => (await page.locator("[data-revision]").count()) === 1);
   await page.context().close();

@@ -1,4 +1,4 @@
-// Zones drawn on a picture: the camera's newest still behind them, one from disk, and nobody else's.
+// Cameras: zones drawn on a picture (the camera's newest still, one from disk, nobody else's), and why one has no owner.
 
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
@@ -12,11 +12,13 @@ const SIZE = [1920, 1080];
 let server;
 let browser;
 let runner;
+/** Cameras that do not work, and what their runner says about it. */
+const failing = new Set();
 before(async () => {
   const keys = [{ token: STRANGER, scopes: ["leases:read", "runners:read"], tenant: "rival" }];
   [server, browser] = await Promise.all([Server.start({ keys }), launch()]);
   await cameras(server, "north", ["gate", "yard"]);
-  runner = await Runner.start(server, { name: "edge-1", site: "north", group: "blue", version: "1" });
+  runner = await Runner.start(server, { name: "edge-1", site: "north", group: "blue", version: "1", health: (camera) => (failing.has(camera) ? "failed" : "working") });
   await until("the runner has both", () => runner.held.size === 2);
 });
 after(async () => {
@@ -132,5 +134,26 @@ test("another tenant sees neither the camera nor its picture", async () => {
   const refused = await send(camera, "<svg xmlns='http://www.w3.org/2000/svg'/>");
   assert.equal(refused.status, 415);
   assert.match((await refused.json()).detail, /JPEG, PNG or WebP/);
+  await page.context().close();
+});
+
+test("parked, disabled and older cameras are shown with their reasons", async () => {
+  await cameras(server, "north", ["broken"]);
+  await until("the runner has it", () => runner.held.has("broken"));
+  const page = await open(browser, server);
+  await visit(page, "#/cameras?site=acme%2Fnorth");
+  const row = (name) => page.locator(".table tbody tr", { has: page.getByText(name, { exact: true }) });
+  await row("yard").getByText("Runs it", { exact: true }).waitFor();
+  // Its configuration changes, and its runner goes on with the one before.
+  await server.call("PUT", "/api/v1/cameras/yard", { min_score: 0.7 });
+  await row("yard").getByText("Runs an older one").waitFor();
+  // It fails wherever it could be.
+  failing.add("broken");
+  await row("broken").getByText(/^Parked: /).waitFor();
+  await server.call("PUT", "/api/v1/cameras/broken", { enabled: false });
+  await row("broken").getByText("Disabled", { exact: true }).waitFor();
+  await row("broken").getByRole("link", { name: "broken" }).click();
+  await page.getByText("Disabled.", { exact: true }).waitFor();
+  assert.deepEqual(page.complaints, []);
   await page.context().close();
 });
