@@ -1,7 +1,7 @@
 //! The cameras of a site.
 
 use ::lease::{
-    RecordQuery, UnixMillis,
+    UnixMillis,
     registry::{CAMERA, Camera, CameraStatus, Trouble},
 };
 use axum::{
@@ -15,13 +15,12 @@ use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
-    leases::{tenant, to_cursor},
-    pages::{Pages, after, prefix},
+    leases::to_cursor,
+    pages::{Filter, Pages},
 };
 use crate::{
     App, Json, JsonBody, Query, Reject,
     auth::{Area, Auth, Caller, Level, RunnersAdmin, RunnersRead},
-    query::page_limit,
     registry::{
         Place, cameras, enter, items, runners,
         store::{self, Condition, Found},
@@ -245,38 +244,23 @@ async fn update_by_name(
     change(&app, &caller, &place, &uuid, &headers, document).await
 }
 
-#[derive(Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-struct Wanted {
-    /// Only this tenant.
-    tenant_id: Option<String>,
-    /// Only this site of the tenant.
-    site_id: Option<String>,
-    /// At most this many: 1 to 1000, 100 when absent.
-    limit: Option<usize>,
-    /// Where the page before ended.
-    cursor: Option<String>,
-}
-
 /// Cameras that nobody holds and somebody could: switched on, and not parked.
 #[utoipa::path(get, path = paths::CAMERAS_AVAILABLE, tag = "cameras", security(("bearer" = ["runners:read"])),
-    params(Wanted), responses((status = 200, body = AvailableCameras)))]
+    params(Filter), responses((status = 200, body = AvailableCameras)))]
 async fn available(
     Auth(caller, _): Auth<RunnersRead>,
     State(app): State<App>,
-    Query(wanted): Query<Wanted>,
+    Query(filter): Query<Filter>,
 ) -> Result<Json<AvailableCameras>, Reject> {
-    let tenant_id = tenant(&caller, wanted.tenant_id)?;
-    let prefix = prefix(tenant_id.as_deref(), wanted.site_id.as_deref())?;
-    let limit = page_limit(wanted.limit)?;
+    let (mut query, tenant_id) = filter.query(&caller, CAMERA)?;
+    let limit = query.limit;
     let held: std::collections::HashSet<String> =
         runners::live(app.authority(), CAMERA, tenant_id.as_deref(), None)
             .await?
             .into_iter()
             .map(|lease| lease.key.id().to_owned())
             .collect();
-    let troubles = trouble::under(app.authority(), prefix.clone()).await?;
+    let troubles = trouble::under(app.authority(), query.prefix.clone()).await?;
     let now = app.authority().now().await?;
     let is_open = |camera: &Camera| {
         let parked = || {
@@ -285,12 +269,6 @@ async fn available(
                 .is_some_and(|it| it.parks(&camera.config_version(), now))
         };
         camera.enabled && !held.contains(&camera.camera_uuid) && !parked()
-    };
-    let mut query = RecordQuery {
-        kind: CAMERA.to_owned(),
-        prefix,
-        after: after(wanted.cursor.as_deref())?,
-        limit,
     };
     let mut cameras = Vec::new();
     loop {

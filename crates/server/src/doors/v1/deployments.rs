@@ -1,21 +1,15 @@
 //! Deployments: begun, looked at, paused, resumed and rolled back.
 
-use ::lease::{RecordQuery, registry::DEPLOYMENT};
+use ::lease::registry::DEPLOYMENT;
 use axum::extract::{Path, State};
 use http::StatusCode;
 use leasehold_api::{Deployment, DeploymentList, DeploymentRequest, paths};
-use serde::Deserialize;
-use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{
-    leases::tenant,
-    pages::{after, page, prefix},
-};
+use super::pages::{Filter, page};
 use crate::{
     App, Json, JsonBody, Query, Reject,
     auth::{Auth, Caller, RunnersAdmin, RunnersRead},
-    query::page_limit,
     registry::deployments::{self, Order},
 };
 
@@ -31,20 +25,6 @@ pub(super) fn router() -> OpenApiRouter<App> {
 /// The tenant, the site and the group of a deployment.
 type Group = (String, String, String);
 
-#[derive(Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-struct Filter {
-    /// Only this tenant.
-    tenant_id: Option<String>,
-    /// Only this site of the tenant.
-    site_id: Option<String>,
-    /// At most this many: 1 to 1000, 100 when absent.
-    limit: Option<usize>,
-    /// Where the page before ended.
-    cursor: Option<String>,
-}
-
 /// The last deployment of every group, by tenant, site and group.
 #[utoipa::path(get, path = paths::DEPLOYMENTS, tag = "deployments", security(("bearer" = ["runners:read"])),
     params(Filter), responses((status = 200, body = DeploymentList)))]
@@ -53,13 +33,7 @@ async fn list(
     State(app): State<App>,
     Query(filter): Query<Filter>,
 ) -> Result<Json<DeploymentList>, Reject> {
-    let tenant_id = tenant(&caller, filter.tenant_id)?;
-    let query = RecordQuery {
-        kind: DEPLOYMENT.to_owned(),
-        prefix: prefix(tenant_id.as_deref(), filter.site_id.as_deref())?,
-        after: after(filter.cursor.as_deref())?,
-        limit: page_limit(filter.limit)?,
-    };
+    let (query, _) = filter.query(&caller, DEPLOYMENT)?;
     let (found, next_cursor) = page(&app, query).await?;
     let mut shown = Vec::with_capacity(found.len());
     for it in &found {

@@ -4,9 +4,10 @@ use ::lease::RecordQuery;
 use serde::{Deserialize, de::DeserializeOwned};
 use utoipa::IntoParams;
 
-use super::leases::{from_cursor, to_cursor};
+use super::leases::{from_cursor, tenant, to_cursor};
 use crate::{
     App, Reject,
+    auth::Caller,
     query::{MAX_PAGE, page_limit},
     registry::{
         Place,
@@ -84,6 +85,39 @@ impl Pages {
     }
 }
 
+/// The page of a list that may be cut down to a tenant or a site.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct Filter {
+    /// Only this tenant.
+    tenant_id: Option<String>,
+    /// Only this site of the tenant.
+    site_id: Option<String>,
+    /// At most this many: 1 to 1000, 100 when absent.
+    limit: Option<usize>,
+    /// Where the page before ended.
+    cursor: Option<String>,
+}
+
+impl Filter {
+    /// What to read of a kind, and the tenant it is cut down to: the caller's own, or the one it asked for.
+    pub fn query(
+        self,
+        caller: &Caller,
+        kind: &str,
+    ) -> Result<(RecordQuery, Option<String>), Reject> {
+        let tenant_id = tenant(caller, self.tenant_id)?;
+        let query = RecordQuery {
+            kind: kind.to_owned(),
+            prefix: prefix(tenant_id.as_deref(), self.site_id.as_deref())?,
+            after: after(self.cursor.as_deref())?,
+            limit: page_limit(self.limit)?,
+        };
+        Ok((query, tenant_id))
+    }
+}
+
 /// A page of documents, and the cursor of the next.
 pub(super) async fn page<T: DeserializeOwned>(
     app: &App,
@@ -102,7 +136,7 @@ pub(super) fn after(cursor: Option<&str>) -> Result<Option<String>, Reject> {
 }
 
 /// What the ids of everything in a tenant or a site begin with.
-pub(super) fn prefix(tenant: Option<&str>, site: Option<&str>) -> Result<String, Reject> {
+fn prefix(tenant: Option<&str>, site: Option<&str>) -> Result<String, Reject> {
     match (tenant, site) {
         (None, None) => Ok(String::new()),
         (None, Some(_)) => Err(Reject::field("tenant_id", "the tenant of the site")),

@@ -1,26 +1,20 @@
-//! Runners: they come, give signs of life, are told what to do, and go.
+//! Runners: they come, give signs of life, get orders, and go.
 
-use ::lease::{
-    RecordQuery,
-    registry::{RUNNER, RunnerStatus},
-};
+use ::lease::registry::{RUNNER, RunnerStatus};
 use axum::extract::{Path, State};
 use leasehold_api::{
     RegisterRequest, Registered, RunnerHeartbeatAnswer, RunnerHeartbeatRequest, RunnerList,
     RunnerRemoved, paths,
 };
-use serde::Deserialize;
-use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
-    leases::{OfTenant, tenant},
-    pages::{after, page, prefix},
+    leases::OfTenant,
+    pages::{Filter, page},
 };
 use crate::{
     App, Json, JsonBody, Query, Reject,
     auth::{Auth, Caller, RunnersAdmin, RunnersRead, RunnersWrite},
-    query::page_limit,
     registry::{heartbeat, runners},
 };
 
@@ -64,20 +58,6 @@ impl OfTenant {
     }
 }
 
-#[derive(Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-struct Filter {
-    /// Only this tenant.
-    tenant_id: Option<String>,
-    /// Only this site of the tenant.
-    site_id: Option<String>,
-    /// At most this many: 1 to 1000, 100 when absent.
-    limit: Option<usize>,
-    /// Where the page before ended.
-    cursor: Option<String>,
-}
-
 /// Runners, by tenant, site and name.
 #[utoipa::path(get, path = paths::RUNNERS, tag = "runners", security(("bearer" = ["runners:read"])),
     params(Filter), responses((status = 200, body = RunnerList)))]
@@ -86,13 +66,7 @@ async fn list(
     State(app): State<App>,
     Query(filter): Query<Filter>,
 ) -> Result<Json<RunnerList>, Reject> {
-    let tenant_id = tenant(&caller, filter.tenant_id)?;
-    let query = RecordQuery {
-        kind: RUNNER.to_owned(),
-        prefix: prefix(tenant_id.as_deref(), filter.site_id.as_deref())?,
-        after: after(filter.cursor.as_deref())?,
-        limit: page_limit(filter.limit)?,
-    };
+    let (query, tenant_id) = filter.query(&caller, RUNNER)?;
     let (found, next_cursor) = page(&app, query).await?;
     Ok(Json(RunnerList {
         runners: runners::shown_all(&app, &found, tenant_id.as_deref()).await?,
@@ -148,7 +122,7 @@ async fn beat(
         .map(Json)
 }
 
-async fn told(
+async fn ordered(
     app: &App,
     caller: &Caller,
     named: runners::Named<'_>,
@@ -168,7 +142,7 @@ async fn cordon(
     Path(id): Path<String>,
     Query(of): Query<OfTenant>,
 ) -> Result<Json<leasehold_api::Runner>, Reject> {
-    told(&app, &caller, of.named(&id), RunnerStatus::Cordoned).await
+    ordered(&app, &caller, of.named(&id), RunnerStatus::Cordoned).await
 }
 
 /// The runner takes work again.
@@ -181,7 +155,7 @@ async fn uncordon(
     Path(id): Path<String>,
     Query(of): Query<OfTenant>,
 ) -> Result<Json<leasehold_api::Runner>, Reject> {
-    told(&app, &caller, of.named(&id), RunnerStatus::Active).await
+    ordered(&app, &caller, of.named(&id), RunnerStatus::Active).await
 }
 
 /// The runner gives everything up and gets nothing new.
@@ -194,5 +168,5 @@ async fn drain(
     Path(id): Path<String>,
     Query(of): Query<OfTenant>,
 ) -> Result<Json<leasehold_api::Runner>, Reject> {
-    told(&app, &caller, of.named(&id), RunnerStatus::Draining).await
+    ordered(&app, &caller, of.named(&id), RunnerStatus::Draining).await
 }
