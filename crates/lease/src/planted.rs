@@ -20,6 +20,18 @@ pub enum Room {
     Server,
 }
 
+/// A bug by its [`Bug::name`], what is wrong, and the tests of which each must notice it.
+pub type Row = (&'static str, &'static str, &'static [&'static str]);
+
+impl Room {
+    /// The bugs that the tests of this room notice, with those tests.
+    pub fn table(self, noticed_by: impl Fn(Bug) -> &'static [&'static str]) -> Vec<Row> {
+        let bugs = Bug::ALL.iter().filter(|bug| bug.room() == self);
+        bugs.map(|bug| (bug.name(), bug.what(), noticed_by(*bug)))
+            .collect()
+    }
+}
+
 macro_rules! bugs {
     ($($room:ident { $($bug:ident $what:literal)* })*) => {
         /// A bug.

@@ -13,16 +13,9 @@ const MUTANTS: &str = "LEASEHOLD_MUTANTS";
 /// A test with a bug in it may hang: that is noticed too.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// A bug, and the tests of this executable of which each must notice it.
-#[derive(Clone, Copy, Debug)]
-pub struct Planted {
-    /// What the environment's variable says for it.
-    pub name: &'static str,
-    /// What is wrong.
-    pub what: &'static str,
-    /// The tests by their full names.
-    pub noticed_by: &'static [&'static str],
-}
+/// What the environment's variable says for a bug, what is wrong, and the tests of this executable, by their
+/// full names, of which each must notice it.
+pub type Row = (&'static str, &'static str, &'static [&'static str]);
 
 /// Whether every bug is planted, or only a few as in an ordinary run.
 pub fn all() -> bool {
@@ -36,23 +29,27 @@ pub fn row(what: &str, noticed_by: &str) {
 
 /// Plants one bug after the other and panics unless each test that is named for it fails. With all of
 /// them also sees that the tests pass without a bug, so that it is the bug that fails them.
-pub fn check(variable: &str, table: &[Planted]) {
+pub fn check(variable: &str, table: &[Row]) {
     assert!(!table.is_empty(), "nothing is planted");
     if all() {
-        let tests: BTreeSet<&str> = table.iter().flat_map(|it| it.noticed_by).copied().collect();
+        let tests: BTreeSet<&str> = table
+            .iter()
+            .flat_map(|(_, _, tests)| *tests)
+            .copied()
+            .collect();
         let tests: Vec<&str> = tests.into_iter().collect();
         let failed = failed(variable, None, &tests);
         assert!(failed.is_empty(), "without a bug these fail: {failed:#?}");
     }
     let mut missed = Vec::new();
-    for bug in table {
-        assert!(!bug.noticed_by.is_empty(), "{}: by whom?", bug.name);
-        let failed = failed(variable, Some(bug.name), bug.noticed_by);
-        for test in bug.noticed_by {
+    for (name, what, tests) in table {
+        assert!(!tests.is_empty(), "{name}: by whom?");
+        let failed = failed(variable, Some(name), tests);
+        for test in *tests {
             if failed.contains(*test) {
-                row(bug.what, &format!("`{test}`"));
+                row(what, &format!("`{test}`"));
             } else {
-                missed.push(format!("{} by {test}", bug.name));
+                missed.push(format!("{name} by {test}"));
             }
         }
     }

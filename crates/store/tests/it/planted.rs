@@ -1,23 +1,14 @@
 //! Bugs that are planted below these tests, and those of them that notice each.
 
 use lease::planted::{Bug, Room, VARIABLE};
-use leasehold_testkit::planted::{self, Planted};
+use leasehold_testkit::planted;
 
 #[test]
 fn planted_bugs_are_noticed_by_the_stores() {
-    let bugs = Bug::ALL.iter().filter(|bug| bug.room() == Room::Store);
-    let table: Vec<Planted> = bugs
-        .map(|bug| Planted {
-            name: bug.name(),
-            what: bug.what(),
-            noticed_by: noticed_by(*bug),
-        })
-        // Those that need a service cost seconds each.
-        .filter(|bug| {
-            let needs_service = |test: &&str| test.starts_with("postgres") || test.starts_with("redis");
-            planted::all() || !bug.noticed_by.iter().any(needs_service)
-        })
-        .collect();
+    let mut table = Room::Store.table(noticed_by);
+    // Those that need a service cost seconds each.
+    let needs_service = |test: &&str| test.starts_with("postgres") || test.starts_with("redis");
+    table.retain(|(_, _, tests)| planted::all() || !tests.iter().any(needs_service));
     planted::check(VARIABLE, &table);
 }
 
