@@ -109,6 +109,10 @@ impl Arguments {
             }
             None => variable(AMQP),
         };
+        let sink = match amqp {
+            Some(url) => Sink::broker(url.into()).map_err(|error| wrong(error.to_string()))?,
+            None => Sink::Lines,
+        };
         Ok(Options {
             config,
             worker_id: variable(variables::WORKER_ID).unwrap_or_else(|| self.shard_id.clone()),
@@ -118,7 +122,7 @@ impl Arguments {
             manager_pid: self.manager_pid,
             manager_url: variable(variables::MANAGER_URL),
             fence_file: variable(variables::FENCE_FILE).map(PathBuf::from),
-            sink: amqp.map_or(Sink::Lines, |url| Sink::Broker(url.into())),
+            sink,
             frames_per_second: self.fps,
             stall: Duration::from_secs(self.stall_seconds),
             status_interval: Duration::from_secs(self.status_seconds),

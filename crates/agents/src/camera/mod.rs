@@ -154,7 +154,8 @@ pub async fn run(
             source,
         })?;
     let metrics = Arc::new(Metrics::new());
-    let (publisher, publishing) = publish::start(options.sink.clone(), metrics.clone());
+    let (publisher, publishing) =
+        publish::start(options.sink.clone(), metrics.clone(), clock.clone());
     let publishing = tokio::spawn(publishing);
     let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let worker = Arc::new(Worker::new(Arc::new(Common {

@@ -5,12 +5,9 @@
 
 use std::{collections::VecDeque, io::Write as _, sync::Arc, time::Duration};
 
-use lapin::{
-    BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind,
-    options::{BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions},
-    types::FieldTable,
-};
-use secrecy::{ExposeSecret as _, SecretString};
+use lease::{Clock, Invalid};
+use leasehold_broker::{Broker, Error, Link};
+use secrecy::SecretString;
 use serde::Serialize;
 use serde_json::json;
 use tokio::{
@@ -24,20 +21,21 @@ use super::{message::Topic, metrics::Metrics, tenure::Tenure};
 const WAITING: usize = 4096;
 /// How many are on their way to the broker simultaneously.
 const BATCH: usize = 256;
-/// How long the broker may take for one step.
-const BROKER_TIMEOUT: Duration = Duration::from_secs(10);
-/// The shortest and the longest pause between attempts to reach the broker.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
-/// AMQP's word for "keep it on disk".
-const PERSISTENT: u8 = 2;
 
 /// Where messages go.
 #[derive(Clone, Debug)]
 pub enum Sink {
     /// To this RabbitMQ broker.
-    Broker(SecretString),
+    Broker(Broker),
     /// To standard output, one JSON object per line.
     Lines,
+}
+
+impl Sink {
+    /// To the broker at this address.
+    pub fn broker(url: SecretString) -> Result<Self, Invalid> {
+        Broker::new("amqp", url).map(Self::Broker)
+    }
 }
 
 /// One message.
@@ -124,6 +122,7 @@ impl Publisher {
 pub(super) fn start(
     sink: Sink,
     metrics: Arc<Metrics>,
+    clock: Arc<dyn Clock>,
 ) -> (Publisher, impl Future<Output = ()> + Send + 'static) {
     let (queue, waiting) = mpsc::channel(WAITING);
     let publisher = Publisher {
@@ -132,7 +131,7 @@ pub(super) fn start(
     };
     let task = async move {
         match sink {
-            Sink::Broker(url) => to_broker(&url, waiting, &metrics).await,
+            Sink::Broker(broker) => to_broker(&broker, waiting, &metrics, &*clock).await,
             Sink::Lines => to_lines(waiting, &metrics).await,
         }
     };
@@ -174,30 +173,19 @@ fn finish(message: Message) {
     }
 }
 
-async fn to_broker(url: &SecretString, mut queue: mpsc::Receiver<Message>, metrics: &Metrics) {
+async fn to_broker(
+    broker: &Broker,
+    mut queue: mpsc::Receiver<Message>,
+    metrics: &Metrics,
+    clock: &dyn Clock,
+) {
+    let exchanges = Topic::ALL.map(Topic::exchange);
     let mut waiting: VecDeque<Message> = VecDeque::new();
-    let mut pause = PAUSE.0;
+    let mut pauses = leasehold_broker::backoff();
     loop {
-        let link = match timeout(BROKER_TIMEOUT, connect(url)).await {
-            Ok(Ok(link)) => link,
-            // The address may hold a password, so only the kind of failure is logged.
-            failed => {
-                let error = match failed {
-                    Ok(Err(error)) => error.to_string(),
-                    _ => "no answer".to_owned(),
-                };
-                tracing::warn!(error, "broker unreachable");
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(PAUSE.1);
-                // Nobody is left who could want it sent.
-                if queue.is_closed() && queue.is_empty() {
-                    return;
-                }
-                continue;
-            }
+        let Some(link) = reach(broker, &exchanges, &mut queue, &mut waiting, clock).await else {
+            return;
         };
-        tracing::info!("broker connected");
-        pause = PAUSE.0;
         loop {
             if waiting.is_empty() {
                 match queue.recv().await {
@@ -210,45 +198,40 @@ async fn to_broker(url: &SecretString, mut queue: mpsc::Receiver<Message>, metri
             {
                 waiting.push_back(message);
             }
-            if let Err(error) = send(&link, &mut waiting, metrics).await {
-                tracing::warn!(error, unconfirmed = waiting.len(), "broker lost");
-                break;
+            match send(&link, &mut waiting, metrics).await {
+                Ok(()) => pauses.reset(),
+                Err(error) => {
+                    tracing::warn!(%error, unconfirmed = waiting.len(), "broker lost");
+                    break;
+                }
             }
         }
+        // A broker that takes connections and no messages is not asked without a pause.
+        pauses.pause(clock).await;
     }
 }
 
-/// A connection that is kept as long as its channel is used.
-struct Link {
-    _connection: Connection,
-    channel: Channel,
-}
-
-async fn connect(url: &SecretString) -> Result<Link, lapin::Error> {
-    let properties = ConnectionProperties::default();
-    let connection = Connection::connect(url.expose_secret(), properties).await?;
-    let channel = connection.create_channel().await?;
-    for topic in Topic::ALL {
-        let durable = ExchangeDeclareOptions {
-            durable: true,
-            ..ExchangeDeclareOptions::default()
-        };
-        channel
-            .exchange_declare(
-                topic.exchange().into(),
-                ExchangeKind::Topic,
-                durable,
-                FieldTable::default(),
-            )
-            .await?;
+/// Reaches the broker, unless nobody is left who wants something sent.
+async fn reach(
+    broker: &Broker,
+    exchanges: &[&str],
+    queue: &mut mpsc::Receiver<Message>,
+    waiting: &mut VecDeque<Message>,
+    clock: &dyn Clock,
+) -> Option<Link> {
+    let reaching = broker.reach(exchanges, clock);
+    tokio::pin!(reaching);
+    let mut open = true;
+    loop {
+        tokio::select! {
+            link = &mut reaching => return Some(link),
+            message = queue.recv(), if open && waiting.len() < BATCH => match message {
+                Some(message) => waiting.push_back(message),
+                None if waiting.is_empty() => return None,
+                None => open = false,
+            },
+        }
     }
-    channel
-        .confirm_select(ConfirmSelectOptions::default())
-        .await?;
-    Ok(Link {
-        _connection: connection,
-        channel,
-    })
 }
 
 /// Sends all that wait, in order, and keeps what the broker has not confirmed.
@@ -256,41 +239,27 @@ async fn send(
     link: &Link,
     waiting: &mut VecDeque<Message>,
     metrics: &Metrics,
-) -> Result<(), String> {
+) -> Result<(), Error> {
     let mut confirms = Vec::with_capacity(waiting.len());
     for message in waiting.iter() {
         if !message.tenure.may_publish() {
             confirms.push(None);
             continue;
         }
-        let properties = BasicProperties::default()
-            .with_content_type("application/json".into())
-            .with_delivery_mode(PERSISTENT)
-            .with_message_id(message.id.as_str().into());
-        let published = link.channel.basic_publish(
-            message.topic.exchange().into(),
-            message.routing_key.as_str().into(),
-            BasicPublishOptions::default(),
-            &message.body,
-            properties,
-        );
-        let confirm = timeout(BROKER_TIMEOUT, published)
-            .await
-            .map_err(|_| "no answer".to_owned())?
-            .map_err(|error| error.to_string())?;
-        confirms.push(Some(confirm));
+        let sent = link.publish(leasehold_broker::Message {
+            exchange: message.topic.exchange(),
+            routing_key: &message.routing_key,
+            body: &message.body,
+            id: Some(&message.id),
+            ..leasehold_broker::Message::default()
+        });
+        confirms.push(Some(sent.await?));
     }
-    for confirm in confirms {
-        let outcome = match confirm {
+    for sent in confirms {
+        let outcome = match sent {
             None => "fenced",
-            Some(confirm) => {
-                let confirmed = timeout(BROKER_TIMEOUT, confirm)
-                    .await
-                    .map_err(|_| "no confirmation".to_owned())?
-                    .map_err(|error| error.to_string())?;
-                if !confirmed.is_ack() {
-                    return Err("not confirmed".to_owned());
-                }
+            Some(sent) => {
+                sent.confirmed().await?;
                 "sent"
             }
         };

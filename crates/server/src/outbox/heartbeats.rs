@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use lapin::{BasicProperties, options::BasicPublishOptions};
 use lease::Clock;
-use secrecy::SecretString;
+use leasehold_broker::{Broker, Message};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use tokio::sync::mpsc;
 
-use super::{BROKER_TIMEOUT, EXCHANGE, reach, routing};
+use super::{EXCHANGE, routing};
 
 /// What is told about a heartbeat.
 #[derive(Debug, Serialize)]
@@ -27,14 +26,14 @@ pub(crate) struct Heartbeat {
 
 pub(super) async fn run(
     mut heartbeats: mpsc::Receiver<Heartbeat>,
-    url: Arc<SecretString>,
+    broker: Broker,
     clock: Arc<dyn Clock>,
 ) {
     let mut link = None;
     while let Some(heartbeat) = heartbeats.recv().await {
         let current = match link.take() {
             Some(current) => current,
-            None => reach(&url, &*clock).await,
+            None => broker.reach(&[EXCHANGE], &*clock).await,
         };
         let key = routing::of_heartbeat(
             &heartbeat.tenant_id,
@@ -45,17 +44,15 @@ pub(super) async fn run(
             link = Some(current);
             continue;
         };
-        let publish = current.channel.basic_publish(
-            EXCHANGE.into(),
-            key.into(),
-            BasicPublishOptions::default(),
-            &body,
-            BasicProperties::default().with_content_type("application/json".into()),
-        );
-        match tokio::time::timeout(BROKER_TIMEOUT, publish).await {
-            Ok(Ok(_)) => link = Some(current),
-            Ok(Err(error)) => tracing::debug!(%error, "a heartbeat was not published"),
-            Err(_) => tracing::debug!("a heartbeat was not published in time"),
+        let message = Message {
+            exchange: EXCHANGE,
+            routing_key: &key,
+            body: &body,
+            ..Message::default()
+        };
+        match current.publish(message).await {
+            Ok(_) => link = Some(current),
+            Err(error) => tracing::debug!(%error, "heartbeat not published"),
         }
     }
 }

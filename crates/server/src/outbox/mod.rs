@@ -6,26 +6,19 @@ mod heartbeats;
 mod publisher;
 mod routing;
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
 };
 
-use lapin::{
-    Channel, Connection, ConnectionProperties, ExchangeKind, options::ConfirmSelectOptions,
-    options::ExchangeDeclareOptions, types::FieldTable, uri::AMQPUri,
-};
 use lease::{Authority, Clock};
+use leasehold_broker::Broker;
 use leasehold_client::Leadership;
-use leasehold_clock::Backoff;
 use prometheus_client::{
     metrics::{counter::Counter, gauge::Gauge},
     registry::Registry,
 };
-use secrecy::{ExposeSecret, SecretString};
+use secrecy::SecretString;
 use tokio::sync::mpsc;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -36,10 +29,6 @@ use crate::metrics::Metrics;
 /// The durable topic exchange that everything goes to.
 pub const EXCHANGE: &str = "leasehold.events";
 
-/// How long the broker may take for one step.
-const BROKER_TIMEOUT: Duration = Duration::from_secs(10);
-/// The shortest and the longest pause between attempts to reach the broker.
-const PAUSE_MS: (u64, u64) = (100, 5_000);
 /// Heartbeats that wait for the broker. They are news, not history: what does not fit is dropped.
 const HEARTBEATS: usize = 1024;
 
@@ -105,7 +94,7 @@ impl Outbox {
 
 /// What the publisher's tasks take with them when they start.
 pub(crate) struct Pending {
-    url: Arc<SecretString>,
+    broker: Broker,
     heartbeats: mpsc::Receiver<Heartbeat>,
     figures: Figures,
 }
@@ -115,17 +104,7 @@ pub(crate) fn prepare(
     url: SecretString,
     metrics: &Metrics,
 ) -> Result<(Outbox, Pending), lease::Invalid> {
-    let scheme = url
-        .expose_secret()
-        .split_once("://")
-        .map(|(scheme, _)| scheme);
-    if !matches!(scheme, Some("amqp" | "amqps")) || url.expose_secret().parse::<AMQPUri>().is_err()
-    {
-        return Err(lease::Invalid::new(
-            "amqp",
-            "amqp://HOST, or amqps://HOST for an encrypted connection",
-        ));
-    }
+    let broker = Broker::new("amqp", url)?;
     let (sender, receiver) = mpsc::channel(HEARTBEATS);
     let figures = Figures::default();
     metrics.register(|registry| figures.register(registry));
@@ -134,7 +113,7 @@ pub(crate) fn prepare(
         figures: figures.clone(),
     };
     let pending = Pending {
-        url: Arc::new(url),
+        broker,
         heartbeats: receiver,
         figures,
     };
@@ -156,11 +135,11 @@ impl Pending {
             publisher::leader_key()?,
             publisher::leader_ttl()?,
         )?;
-        let heartbeats = heartbeats::run(self.heartbeats, self.url.clone(), clock.clone());
+        let heartbeats = heartbeats::run(self.heartbeats, self.broker.clone(), clock.clone());
         tasks.spawn(closing.clone().run_until_cancelled_owned(heartbeats));
-        let (url, closing, figures) = (self.url, closing.clone(), self.figures);
+        let (broker, closing, figures) = (self.broker, closing.clone(), self.figures);
         tasks.spawn(async move {
-            let publishing = publisher::run(authority, clock, &leadership, &url, &figures);
+            let publishing = publisher::run(authority, clock, &leadership, &broker, &figures);
             closing.run_until_cancelled(publishing).await;
             // The next replica goes on immediately, not when the lease has lapsed.
             if let Err(error) = leadership.resign().await {
@@ -168,58 +147,5 @@ impl Pending {
             }
         });
         Ok(())
-    }
-}
-
-/// A connection that is kept as long as its channel is used.
-struct Link {
-    _connection: Connection,
-    channel: Channel,
-}
-
-/// Reaches the broker, declares the exchange and asks for confirms.
-async fn connect(url: &SecretString) -> Result<Link, lapin::Error> {
-    let properties = ConnectionProperties::default();
-    let connection = Connection::connect(url.expose_secret(), properties).await?;
-    let channel = connection.create_channel().await?;
-    let durable = ExchangeDeclareOptions {
-        durable: true,
-        ..ExchangeDeclareOptions::default()
-    };
-    channel
-        .exchange_declare(
-            EXCHANGE.into(),
-            ExchangeKind::Topic,
-            durable,
-            FieldTable::default(),
-        )
-        .await?;
-    channel
-        .confirm_select(ConfirmSelectOptions::default())
-        .await?;
-    Ok(Link {
-        _connection: connection,
-        channel,
-    })
-}
-
-/// The same, until it works.
-async fn reach(url: &SecretString, clock: &dyn Clock) -> Link {
-    let mut backoff = Backoff::new(PAUSE_MS.0, PAUSE_MS.1);
-    let mut away = false;
-    loop {
-        // The address may hold a password, so only the kind of failure is logged, and once.
-        let reason = match tokio::time::timeout(BROKER_TIMEOUT, connect(url)).await {
-            Ok(Ok(link)) => {
-                tracing::info!("broker connected");
-                return link;
-            }
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => "it does not answer".to_owned(),
-        };
-        if !std::mem::replace(&mut away, true) {
-            tracing::warn!(reason, "broker out of reach");
-        }
-        backoff.pause(clock).await;
     }
 }

@@ -5,18 +5,16 @@ use std::{
     time::Duration,
 };
 
-use lapin::{BasicProperties, options::BasicPublishOptions};
 use lease::{
     Authority, Clock, Committed, Error, Event, EventQuery, Expect, Invalid, Key, Revision,
     Transaction, Ttl, Watching, Write,
 };
+use leasehold_broker::{Broker, Link, Message};
 use leasehold_client::{Change, Follower, Leadership};
-use leasehold_clock::Backoff;
-use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
-use super::{BROKER_TIMEOUT, EXCHANGE, Figures, Link, PAUSE_MS, reach, routing};
+use super::{EXCHANGE, Figures, routing};
 
 /// How long the leadership stays with a replica that is silent.
 const LEADER_TTL_SECS: u64 = 10;
@@ -28,8 +26,6 @@ const IDLE: Duration = Duration::from_secs(1);
 /// The kind of the cursor's record and of the identity. Their own changes are not published: each would
 /// move the cursor again.
 const OUTBOX: &str = "outbox";
-/// AMQP's word for "keep it on disk".
-const PERSISTENT: u8 = 2;
 
 /// Why a round of publishing ended.
 #[derive(Debug, thiserror::Error)]
@@ -37,9 +33,7 @@ enum Stop {
     #[error("the store: {0}")]
     Store(#[from] Error),
     #[error("the broker: {0}")]
-    Broker(#[from] lapin::Error),
-    #[error("the broker did not confirm")]
-    Unconfirmed,
+    Broker(#[from] leasehold_broker::Error),
     #[error("another replica publishes")]
     NotMine,
     #[error("{0}")]
@@ -66,14 +60,14 @@ pub(super) async fn run(
     authority: Arc<dyn Authority>,
     clock: Arc<dyn Clock>,
     leadership: &Leadership,
-    url: &SecretString,
+    broker: &Broker,
     figures: &Figures,
 ) {
-    let mut backoff = Backoff::new(PAUSE_MS.0, PAUSE_MS.1);
+    let mut backoff = leasehold_broker::backoff();
     loop {
         // The broker first: who cannot reach it leaves the leadership to others.
         figures.connected.set(0);
-        let link = reach(url, &*clock).await;
+        let link = broker.reach(&[EXCHANGE], &*clock).await;
         figures.connected.set(1);
         let term = match leadership.elected().await {
             Ok(term) => term,
@@ -159,36 +153,23 @@ async fn heard(follower: &mut Follower) -> Result<(), Stop> {
 async fn publish(link: &Link, identity: &str, events: &[&Event]) -> Result<(), Stop> {
     let mut confirms = Vec::with_capacity(events.len());
     for event in events {
-        let mut told = leasehold_api::Event::from(*event);
-        told.event_id = format!("{identity}-{}", event.revision);
-        let Ok(body) = serde_json::to_vec(&told) else {
+        let mut view = leasehold_api::Event::from(*event);
+        view.event_id = format!("{identity}-{}", event.revision);
+        let Ok(body) = serde_json::to_vec(&view) else {
             continue;
         };
-        let properties = BasicProperties::default()
-            .with_content_type("application/json".into())
-            .with_delivery_mode(PERSISTENT)
-            .with_message_id(told.event_id.into())
-            .with_type(told.event_type.into())
-            .with_timestamp(event.at.get() / 1000);
-        let confirm = timeout(
-            BROKER_TIMEOUT,
-            link.channel.basic_publish(
-                EXCHANGE.into(),
-                routing::of_event(event).into(),
-                BasicPublishOptions::default(),
-                &body,
-                properties,
-            ),
-        );
-        confirms.push(confirm.await.map_err(|_| Stop::Unconfirmed)??);
+        let message = Message {
+            exchange: EXCHANGE,
+            routing_key: &routing::of_event(event),
+            body: &body,
+            id: Some(&view.event_id),
+            kind: Some(&view.event_type),
+            at: Some(event.at.get() / 1000),
+        };
+        confirms.push(link.publish(message).await?);
     }
-    for confirm in confirms {
-        let confirmation = timeout(BROKER_TIMEOUT, confirm)
-            .await
-            .map_err(|_| Stop::Unconfirmed)??;
-        if !confirmation.is_ack() {
-            return Err(Stop::Unconfirmed);
-        }
+    for sent in confirms {
+        sent.confirmed().await?;
     }
     Ok(())
 }

@@ -8,10 +8,10 @@ use lapin::{
     options::{BasicConsumeOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions},
     types::FieldTable,
 };
-use leasehold_testkit::{Dir, RabbitMq, wait};
+use leasehold_testkit::{Dir, RabbitMq, port, wait};
 
 use crate::{
-    camera::world::{Entry, Published, Shard, Start, camera, moving, still, zone},
+    camera::world::{Entry, Published, Shard, Start, camera, moving, set, still, zone},
     cli_support::SOON,
 };
 
@@ -193,4 +193,23 @@ async fn heavy_motion_counts_in_an_including_zone_and_not_in_an_excluding_one() 
     let listener = Listener::start(&broker.url(), "acme.north").await;
     listener.event("in", "motion").await;
     listener.event("still", "alive").await;
+}
+
+#[tokio::test]
+async fn an_address_that_is_no_broker_s_is_refused() {
+    let dir = Dir::new("shard");
+    let config = dir.write("shard.json", &set(1, &[]).to_string()).unwrap();
+    let start = Start::reference();
+    let refused = start
+        .program
+        .arg("--config")
+        .arg(config)
+        .args(["--runner-id", "edge-1", "--shard-id", "edge-1-0"])
+        .env("LEASEHOLD_WORKER_PORT", port::free().to_string())
+        .env("LEASEHOLD_WORKER_AMQP", "http://user:secret@broker")
+        .run()
+        .await;
+    let said = refused.unwrap_err().to_string();
+    assert!(said.contains("amqp://HOST"), "{said}");
+    assert!(!said.contains("user:secret"), "{said}");
 }
