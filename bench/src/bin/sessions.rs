@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
 use comfy_table::Table;
 use hdrhistogram::Histogram;
-use lease::{Clock, UnixMillis};
+use lease::{Clock, UnixMillis, session::State};
 use leasehold_api::{
     EventList,
     sessions::{IntentAnswer, SessionHeartbeat},
@@ -290,7 +290,11 @@ async fn lateness(
         let path = format!("/api/v1/events/?kind=session&type=record_put&limit=1000&after={after}");
         let page: EventList = serde_json::from_slice(&connection.get(&path).await?)?;
         for event in &page.events {
-            if event.detail.as_deref() == Some("stopped")
+            let state = event
+                .cause
+                .as_ref()
+                .and_then(|cause| cause.state.as_deref());
+            if state == Some(State::Stopped.as_str())
                 && let Some(due) = silent.get(&event.id)
             {
                 late.record(event.timestamp.0.since(*due))?;

@@ -57,13 +57,46 @@ pub struct Event {
     /// Further labels of the lease.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// Why.
+    /// What programs need to know about it beyond its type.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<EventCause>,
+    /// Why, in words for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
     /// The same as an object, where clients of the first control plane look for it: `reason` when there
     /// is one.
     #[serde(default)]
     pub details: BTreeMap<String, String>,
+}
+
+/// What an event says to programs beyond its type.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct EventCause {
+    /// One of `handed_over_to`, `handed_over`, `successor`, `cancelled_by`, `holder_died`, `holder_left`,
+    /// `holder_restarted`, `session`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The name of the other holder: whom the key moved to, is to move to, or who called that off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holder: Option<String>,
+    /// That holder's process start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub incarnation: Option<String>,
+    /// The state that a session is in now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<String>,
+}
+
+impl From<&lease::EventCause> for EventCause {
+    fn from(it: &lease::EventCause) -> Self {
+        let holder = it.holder();
+        Self {
+            kind: it.as_str().to_owned(),
+            holder: holder.map(|holder| holder.name.as_str().to_owned()),
+            incarnation: holder.map(|holder| holder.incarnation.as_str().to_owned()),
+            state: it.session().map(|state| state.as_str().to_owned()),
+        }
+    }
 }
 
 impl From<&lease::Event> for Event {
@@ -100,11 +133,12 @@ impl From<&lease::Event> for Event {
                 .filter(|(name, _)| !LEASE_LABELS.iter().any(|(_, label)| label == name))
                 .map(|(name, value)| (name.to_owned(), value.to_owned()))
                 .collect(),
-            detail: it.detail.as_deref().map(str::to_owned),
+            cause: it.cause.as_ref().map(EventCause::from),
+            detail: it.text().map(Into::into),
             details: it
-                .detail
-                .iter()
-                .map(|reason| ("reason".to_owned(), reason.to_string()))
+                .text()
+                .map(|reason| ("reason".to_owned(), reason.into()))
+                .into_iter()
                 .collect(),
         }
     }

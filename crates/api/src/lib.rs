@@ -55,7 +55,7 @@ pub use documents::{
     ZoneKindWord, ZoneTestWord,
 };
 pub use events::{
-    Event, EventList, History, HistoryFault, Owner, SealHead, Snapshot, Verification,
+    Event, EventCause, EventList, History, HistoryFault, Owner, SealHead, Snapshot, Verification,
 };
 pub use fences::{FenceCheck, FenceVerdict, FenceVerdicts, FencedToken, VerdictWord};
 pub use holders::{HolderList, HolderPresence, HolderRemoved, PresenceRequest};

@@ -255,25 +255,15 @@ impl From<&lease::Loss> for Loss {
     fn from(loss: &lease::Loss) -> Self {
         Self {
             reason: loss.as_str().to_owned(),
-            detail: match loss {
-                lease::Loss::Revoked { why } => Some(why.as_ref().to_owned()),
-                _ => None,
-            },
+            detail: loss.why().map(|why| why.as_ref().to_owned()),
         }
     }
 }
 
 impl From<&Loss> for lease::Loss {
     fn from(loss: &Loss) -> Self {
-        match loss.reason.as_str() {
-            "expired" => Self::Expired,
-            "revoked" => Self::Revoked {
-                why: loss.detail.clone().unwrap_or_default().into(),
-            },
-            "stolen" => Self::Stolen,
-            "released" => Self::Released,
-            _ => Self::Unknown,
-        }
+        let why = loss.detail.as_deref().unwrap_or_default();
+        Self::parse(&loss.reason, why).unwrap_or(Self::Unknown)
     }
 }
 

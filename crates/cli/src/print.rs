@@ -130,8 +130,8 @@ pub fn event(event: &Event) -> Result<(), Failure> {
     if let Some(lease) = &event.lease {
         let _ = write!(text, "  {}  token {}", lease.holder.name, lease.token);
     }
-    if let Some(detail) = &event.detail {
-        let _ = write!(text, "  ({detail})");
+    if let Some(why) = event.text() {
+        let _ = write!(text, "  ({why})");
     }
     line(&text)
 }

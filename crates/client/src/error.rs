@@ -1,5 +1,6 @@
 //! Failures of a call, with the one distinction that matters: a definite *no* apart from *unknown*.
 
+use lease::Status;
 use leasehold_api::{
     Code, FieldError, Problem,
     authority::{Fault, FaultKind},
@@ -38,10 +39,11 @@ impl Error {
                 .loss
                 .as_ref()
                 .map_or(lease::Loss::Unknown, Into::into),
+            // From a server that names no reason.
             _ => match self.code() {
-                Some(Code::LeaseRevoked) => lease::Loss::Revoked { why: "".into() },
-                Some(Code::LeaseReleased) => lease::Loss::Released,
-                Some(Code::LeaseExpired) => lease::Loss::Expired,
+                Some(Code::LeaseRevoked) => lease::Loss::from_status(Status::Revoked),
+                Some(Code::LeaseReleased) => lease::Loss::from_status(Status::Released),
+                Some(Code::LeaseExpired) => lease::Loss::from_status(Status::Expired),
                 _ => lease::Loss::Unknown,
             },
         }

@@ -72,7 +72,7 @@ pub use client::{Client, Options};
 pub use control_plane::{ControlPlaneClient, Outcome, RunnerClient};
 pub use error::Error;
 pub use follower::{Change, Follower};
-pub use keeper::{Guard, Keeper, Lost, State};
+pub use keeper::{Guard, Keeper, State};
 pub use leadership::Leadership;
 pub use leases::{EventFilter, LeaseFilter};
 pub use peers::{PeerList, answer_peers};

@@ -1,13 +1,14 @@
 //! Every change is an event, appended in the same atomic step as the change (L19).
 
-use std::sync::Arc;
+use std::{borrow::Cow, fmt, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Holder, Identity, Key, Labels, Lease, LeaseId, Loss, OnOutage, Revision, Status, Token, Ttl,
+    Departure, Holder, Identity, Key, Labels, Lease, LeaseId, Loss, OnOutage, Revision, Token, Ttl,
     UnixMillis,
     planted::{Bug, planted},
+    session::State,
 };
 
 /// What happened.
@@ -57,7 +58,15 @@ impl EventKind {
         Self::AuthorityResumed,
     ];
 
-    /// The word used in every door and store.
+    /// Those that end a lease.
+    pub const ENDS: [Self; 4] = [
+        Self::LeaseExpired,
+        Self::LeaseRevoked,
+        Self::LeaseReleased,
+        Self::LeaseStolen,
+    ];
+
+    /// The word used in every API and store.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::LeaseAcquired => "lease_acquired",
@@ -81,22 +90,8 @@ impl EventKind {
     }
 
     /// Whether this ends a lease.
-    pub const fn ends_lease(self) -> bool {
-        matches!(
-            self,
-            Self::LeaseExpired | Self::LeaseRevoked | Self::LeaseReleased | Self::LeaseStolen
-        )
-    }
-
-    /// The status of a lease that this ended; `None` for what ends none.
-    pub const fn ended_status(self) -> Option<Status> {
-        match self {
-            Self::LeaseExpired => Some(Status::Expired),
-            Self::LeaseRevoked => Some(Status::Revoked),
-            Self::LeaseReleased => Some(Status::Released),
-            Self::LeaseStolen => Some(Loss::Stolen.status()),
-            _ => None,
-        }
+    pub fn ends_lease(self) -> bool {
+        Self::ENDS.contains(&self)
     }
 }
 
@@ -114,9 +109,96 @@ pub struct Event {
     /// The lease, for events about one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<EventLease>,
-    /// Why: the reason of a revocation or release, or the detail of a restart.
+    /// What programs need to know about it beyond its kind.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<EventCause>,
+    /// Words for people, which no program reads: the reason of a revocation or release, the figures of a
+    /// restart. See [`Event::text`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<Arc<str>>,
+}
+
+/// What an event says to programs beyond its kind. Stores keep it as it is; people read its words
+/// ([`Event::text`]), which are nowhere else. A new one goes to the end: the embedded store counts them.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EventCause {
+    /// With [`EventKind::LeaseReleased`]: the key moved to this successor (L18).
+    HandedOverTo(Holder),
+    /// With [`EventKind::LeaseAcquired`]: the key came from its previous holder (L18).
+    HandedOver,
+    /// With [`EventKind::HandoffOffered`] and [`EventKind::HandoffPrepared`]: who is to have the key.
+    Successor(Holder),
+    /// With [`EventKind::HandoffCancelled`]: who called it off.
+    CancelledBy(Holder),
+    /// With [`EventKind::LeaseReleased`]: its holder's death was proven (L15).
+    HolderDied,
+    /// The same: its holder left.
+    HolderLeft,
+    /// The same: its holder started again.
+    HolderRestarted,
+    /// With [`EventKind::RecordPut`]: the record is a session, now in this state.
+    Session(State),
+}
+
+impl EventCause {
+    /// The word used in every store and on the wire.
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::HandedOverTo(_) => "handed_over_to",
+            Self::HandedOver => "handed_over",
+            Self::Successor(_) => "successor",
+            Self::CancelledBy(_) => "cancelled_by",
+            Self::HolderDied => "holder_died",
+            Self::HolderLeft => "holder_left",
+            Self::HolderRestarted => "holder_restarted",
+            Self::Session(_) => "session",
+        }
+    }
+
+    /// The other holder that it names, if it does.
+    pub const fn holder(&self) -> Option<&Holder> {
+        match self {
+            Self::HandedOverTo(holder) | Self::Successor(holder) | Self::CancelledBy(holder) => {
+                Some(holder)
+            }
+            _ => None,
+        }
+    }
+
+    /// The state that it names, if it does.
+    pub const fn session(&self) -> Option<State> {
+        match self {
+            Self::Session(state) => Some(*state),
+            _ => None,
+        }
+    }
+}
+
+/// Words for people.
+impl fmt::Display for EventCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::HandedOverTo(holder) => write!(f, "handed over to {holder}"),
+            Self::HandedOver => f.write_str("handed over by the previous holder"),
+            Self::Successor(holder) => write!(f, "{holder}"),
+            Self::CancelledBy(holder) => write!(f, "called off by {holder}"),
+            Self::HolderDied => f.write_str("its holder died"),
+            Self::HolderLeft => f.write_str("its holder left"),
+            Self::HolderRestarted => f.write_str("its holder restarted"),
+            Self::Session(state) => f.write_str(state.as_str()),
+        }
+    }
+}
+
+impl From<&Departure> for EventCause {
+    fn from(departure: &Departure) -> Self {
+        match departure {
+            Departure::Died(_) => Self::HolderDied,
+            Departure::Succeeded(_) => Self::HolderRestarted,
+            Departure::Left(_) => Self::HolderLeft,
+        }
+    }
 }
 
 /// The lease an event is about, as it was right after the change.
@@ -184,7 +266,7 @@ impl Terms {
             acquired_at: self.acquired_at,
             expires_at: lease.expires_at,
             renewed_at: self.renewed_at,
-            status: end.kind.ended_status()?,
+            status: Loss::of(end)?.status(),
             labels: lease.labels.clone(),
             stats: self.stats,
             handoff: None,
@@ -193,6 +275,12 @@ impl Terms {
 }
 
 impl Event {
+    /// Why, for people: the words that came with it, or those of its cause.
+    pub fn text(&self) -> Option<Cow<'_, str>> {
+        let words = self.detail.as_deref().map(Cow::Borrowed);
+        words.or_else(|| Some(Cow::Owned(self.cause.as_ref()?.to_string())))
+    }
+
     /// The tenant whose business this is, if it is bound to one.
     pub fn tenant(&self) -> Option<&str> {
         self.lease.as_ref().and_then(|lease| lease.labels.tenant())

@@ -45,7 +45,7 @@ pub fn owners<'a>(events: impl IntoIterator<Item = &'a Event>) -> Vec<Ownership>
                 .find(|owner| owner.lease.id == lease.id && owner.until.is_none())
         {
             open.until = Some((event.at, event.kind));
-            open.detail.clone_from(&event.detail);
+            open.detail = event.text().map(Into::into);
         }
     }
     owners

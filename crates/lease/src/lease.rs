@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::{Holder, Key, Labels, OnOutage, Token, Ttl, UnixMillis};
+use crate::{Event, EventKind, Holder, Key, Labels, OnOutage, Token, Ttl, UnixMillis};
 
 /// Names one grant. A key has many of these over time, at most one of them live.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -201,9 +201,9 @@ impl Lease {
     }
 }
 
-/// Why a lease ended, as its former holder is told (L7).
+/// How a lease ended (L7): the one list, with its words in [`Loss::row`].
 ///
-/// The answer is the same on every store, and depends only on what a store must remember: the
+/// The authority's answer is the same on every store, and depends only on what a store must remember: the
 /// key's newest token and how its lease ended. For that token it is how the lease ended; for an
 /// older token it is `Stolen`, since somebody else had the key since; for a token that the key never
 /// had, or one that belongs to another holder, it is `Unknown`.
@@ -223,27 +223,139 @@ pub enum Loss {
     Released,
     /// No such lease is known: it never was, or its end is no longer remembered.
     Unknown,
+    /// The holder's own deadline (and grace, if it had one) passed without a renewal (L10, L13). Its own
+    /// judgement: no authority answers this.
+    Deadline,
+}
+
+/// What belongs to a way to end.
+struct LossRow {
+    /// The word used in every API and store.
+    word: &'static str,
+    /// Its number in binary forms.
+    code: u8,
+    /// The status of a lease that ended so.
+    status: Status,
+    /// The event of such an end, where an authority can end a lease so.
+    event: Option<EventKind>,
+    /// Words for people.
+    text: &'static str,
 }
 
 impl Loss {
-    /// The word used in every door and store.
-    pub const fn as_str(&self) -> &'static str {
-        match self {
-            Self::Expired => "expired",
-            Self::Revoked { .. } => "revoked",
-            Self::Stolen => "stolen",
-            Self::Released => "released",
-            Self::Unknown => "unknown",
+    /// Every way to end, with `why` as the words of a revocation.
+    fn all(why: &str) -> [Self; 6] {
+        [
+            Self::Expired,
+            Self::Revoked { why: why.into() },
+            Self::Stolen,
+            Self::Released,
+            Self::Unknown,
+            Self::Deadline,
+        ]
+    }
+
+    const fn row(&self) -> LossRow {
+        let (word, code, status, event, text) = match self {
+            Self::Expired => {
+                let event = Some(EventKind::LeaseExpired);
+                ("expired", 1, Status::Expired, event, "it expired")
+            }
+            Self::Revoked { .. } => {
+                let event = Some(EventKind::LeaseRevoked);
+                ("revoked", 2, Status::Revoked, event, "it was revoked")
+            }
+            // It had lapsed, or was taken by force: for its holder it is gone either way.
+            Self::Stolen => {
+                let event = Some(EventKind::LeaseStolen);
+                ("stolen", 3, Status::Expired, event, "another holder has it")
+            }
+            Self::Released => {
+                let event = Some(EventKind::LeaseReleased);
+                ("released", 4, Status::Released, event, "it was released")
+            }
+            Self::Unknown => {
+                let text = "the authority does not know it";
+                ("unknown", 5, Status::Expired, None, text)
+            }
+            Self::Deadline => {
+                let text = "its deadline passed without a renewal";
+                ("deadline", 6, Status::Expired, None, text)
+            }
+        };
+        LossRow {
+            word,
+            code,
+            status,
+            event,
+            text,
         }
+    }
+
+    /// The word used in every API and store.
+    pub const fn as_str(&self) -> &'static str {
+        self.row().word
+    }
+
+    /// The one with that word, and with these words of a revocation.
+    pub fn parse(word: &str, why: &str) -> Option<Self> {
+        Self::all(why)
+            .into_iter()
+            .find(|loss| loss.as_str() == word)
+    }
+
+    /// Its number in binary forms: never 0.
+    pub const fn code(&self) -> u8 {
+        self.row().code
+    }
+
+    /// The one with that number, and with these words of a revocation.
+    pub fn from_code(code: u8, why: &str) -> Option<Self> {
+        Self::all(why).into_iter().find(|loss| loss.code() == code)
+    }
+
+    /// The administrator's words, with a revocation.
+    pub const fn why(&self) -> Option<&Arc<str>> {
+        match self {
+            Self::Revoked { why } => Some(why),
+            _ => None,
+        }
+    }
+
+    /// The event of such an end; `None` where no authority ends a lease so.
+    pub const fn event_kind(&self) -> Option<EventKind> {
+        self.row().event
+    }
+
+    /// What the event ended; `None` when it ended no lease.
+    pub fn of(event: &Event) -> Option<Self> {
+        if !event.kind.ends_lease() {
+            return None;
+        }
+        let why = event.detail.as_deref().unwrap_or_default();
+        let mut all = Self::all(why).into_iter();
+        all.find(|loss| loss.event_kind() == Some(event.kind))
     }
 
     /// The status of a lease that ended this way.
     pub const fn status(&self) -> Status {
-        match self {
-            // A stolen lease had lapsed, or was taken by force: for its holder it is gone either way.
-            Self::Expired | Self::Stolen | Self::Unknown => Status::Expired,
-            Self::Revoked { .. } => Status::Revoked,
-            Self::Released => Status::Released,
-        }
+        self.row().status
+    }
+
+    /// What is known from the status alone; `Unknown` for a lease that has not ended.
+    pub fn from_status(status: Status) -> Self {
+        let mut all = Self::all("").into_iter();
+        let ended = all.find(|loss| loss.event_kind().is_some() && loss.status() == status);
+        ended.unwrap_or(Self::Unknown)
     }
 }
+
+/// Words for people.
+impl std::fmt::Display for Loss {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.row().text)?;
+        self.why().map_or(Ok(()), |why| write!(f, ": {why}"))
+    }
+}
+
+impl std::error::Error for Loss {}

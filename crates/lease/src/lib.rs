@@ -40,13 +40,13 @@ pub use authority::{Authority, Command, Named, Outcome, Query, View};
 pub use deadline::{Margin, Standing, Tenure};
 pub use engine::Engine;
 pub use error::Error;
-pub use event::{Event, EventKind, EventLease, Terms};
+pub use event::{Event, EventCause, EventKind, EventLease, Terms};
 pub use holder::{Holder, HolderName, Identity, Incarnation};
 pub use key::{CREDENTIAL, Key, LOGIN, PRIVATE_KINDS, REPLICA, RESERVED_KINDS, check_kind};
 pub use labels::{Labels, REQUEST, SITE, TENANT};
 pub use lease::{Handoff, HandoffStage, Lease, LeaseId, Loss, Revision, Status};
 pub use policy::{Grace, OnOutage};
-pub use record::{Committed, Expect, Record, Transaction, Write};
+pub use record::{Committed, Expect, Note, Record, Transaction, Write};
 pub use request::{
     Acquire, Acquired, Cause, Departure, EventPage, EventQuery, HandoffState, HandoffStep, Kept,
     LeaseQuery, LeaseRef, Notice, Page, RecordQuery, Refusal, Renew, Renewal, Renewals, Renewed,

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Acquire, Invalid, Key, Lease, LeaseRef, Refusal, Revision};
+use crate::{
+    Acquire, EventCause, Invalid, Key, Lease, LeaseRef, Refusal, Revision, session::State,
+};
 
 /// A stored document.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -34,9 +36,35 @@ pub struct Write {
     pub key: Key,
     /// The new JSON text, or `None` to remove the record.
     pub value: Option<Arc<str>>,
-    /// A short word about the change, which becomes the event's detail.
+    /// What its event says about the change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub note: Option<Arc<str>>,
+    pub note: Option<Note>,
+}
+
+/// What a change of a record says about itself.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Note {
+    /// The record is a session in this state: becomes the event's cause, in this form.
+    Session(State),
+    /// Words for people: become the event's detail.
+    Words(Arc<str>),
+}
+
+impl Note {
+    /// The cause and the words of the event.
+    pub fn parts(self) -> (Option<EventCause>, Option<Arc<str>>) {
+        match self {
+            Self::Session(state) => (Some(EventCause::Session(state)), None),
+            Self::Words(words) => (None, Some(words)),
+        }
+    }
+}
+
+impl<T: Into<Arc<str>>> From<T> for Note {
+    fn from(words: T) -> Self {
+        Self::Words(words.into())
+    }
 }
 
 /// Several changes that happen together or not at all.

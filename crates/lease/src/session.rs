@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::{
-    Expect, Invalid, Key, Record, Transaction, UnixMillis, Write,
+    Expect, Invalid, Key, Note, Record, Transaction, UnixMillis, Write,
     planted::{Bug, planted},
     text::is_plain,
 };
@@ -244,7 +244,7 @@ impl Session {
         Write {
             key: key(self.session_id),
             value: Some(value.into()),
-            note: Some(self.state.as_str().into()),
+            note: Some(Note::Session(self.state)),
         }
     }
 

@@ -185,6 +185,7 @@ mod tests {
                 )
                 .unwrap(),
             }),
+            cause: None,
             detail: None,
         }
     }

@@ -52,7 +52,9 @@ impl Reject {
     /// The lease is gone (L7).
     pub fn lost(loss: &lease::Loss) -> Self {
         let (code, detail) = match loss {
-            lease::Loss::Expired => (Code::LeaseExpired, "the lease lapsed without renewal"),
+            lease::Loss::Expired | lease::Loss::Deadline => {
+                (Code::LeaseExpired, "the lease lapsed without renewal")
+            }
             lease::Loss::Stolen => (Code::LeaseExpired, "another holder has the key now"),
             lease::Loss::Released => (Code::LeaseReleased, "the lease was released"),
             lease::Loss::Revoked { .. } => (Code::LeaseRevoked, "the lease was revoked"),

@@ -9,7 +9,7 @@ use std::{
 use arc_swap::ArcSwap;
 use lease::{BootMillis, Lease, Token};
 use leasehold_api::{RegisterRequest, RunnerHeartbeatAnswer, Seconds};
-use leasehold_client::{Guard, Keeper, Lost, RunnerClient, keeper::Told};
+use leasehold_client::{Guard, Keeper, Loss, RunnerClient, keeper::Told};
 use tokio::sync::{Notify, mpsc};
 use tokio_util::task::TaskTracker;
 
@@ -293,7 +293,7 @@ impl Core {
     }
 
     /// A lease is over.
-    fn lost(&self, camera: &str, token: Token, why: &Lost) {
+    fn lost(&self, camera: &str, token: Token, why: &Loss) {
         let mut state = self.state();
         let is_held = state
             .held

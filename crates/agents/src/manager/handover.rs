@@ -8,8 +8,8 @@ use std::sync::{
 };
 
 use lease::{
-    Authority as _, BootMillis, Error, Event, EventKind, HandoffStage, HandoffState, HandoffStep,
-    Holder, Key, LeaseRef, registry::CAMERA,
+    Authority as _, BootMillis, Error, Event, EventCause, EventKind, HandoffStage, HandoffState,
+    HandoffStep, Holder, Key, LeaseRef, registry::CAMERA,
 };
 use leasehold_api::GiveUp;
 use tokio::sync::Notify;
@@ -302,7 +302,7 @@ pub(super) fn heard(core: &Arc<Core>, event: &Event) {
     let camera = event.key.id();
     match event.kind {
         EventKind::HandoffOffered
-            if event.detail.as_deref() == Some(core.plane.holder().to_string().as_str()) =>
+            if event.cause.as_ref().and_then(EventCause::holder) == Some(core.plane.holder()) =>
         {
             offered(core, camera);
         }

@@ -21,8 +21,8 @@ use std::{
 };
 
 use lease::{
-    Authority, Clock, Error, Event, EventKind, Holder, HolderName, Key, Labels, REQUEST, TENANT,
-    Watching,
+    Authority, Clock, Error, Event, EventCause, EventKind, Holder, HolderName, Key, Labels,
+    REQUEST, TENANT, Watching,
     session::{self, Session, State},
 };
 use leasehold_client::{Announced, Change, Follower, Keeper, Presence, keeper};
@@ -291,16 +291,13 @@ async fn dispatch(context: Arc<Context>) {
 fn see(context: &Arc<Context>, event: &Event) {
     match event.kind {
         EventKind::RecordPut => {
-            if let Some(state) = event.detail.as_deref().and_then(State::parse) {
+            if let Some(state) = event.cause.as_ref().and_then(EventCause::session) {
                 consider(context, &event.key, state);
             }
         }
         EventKind::RecordRemoved => order(context, &event.key, Order::Gone),
         // A session without its lease is over, whoever ended that.
-        EventKind::LeaseExpired
-        | EventKind::LeaseRevoked
-        | EventKind::LeaseReleased
-        | EventKind::LeaseStolen => order(context, &event.key, Order::Expired),
+        kind if kind.ends_lease() => order(context, &event.key, Order::Expired),
         _ => {}
     }
 }

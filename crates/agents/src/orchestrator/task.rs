@@ -267,7 +267,7 @@ async fn launch(context: &Context, session: &Session, held: &mut Held) -> Result
     }
 }
 
-fn lost(what: &'static str, why: &leasehold_client::Lost) -> Ending {
+fn lost(what: &'static str, why: &leasehold_client::Loss) -> Ending {
     Ending::new(State::Failed, Reason::LeaseLost).detail(&format!("{what}: {why}"))
 }
 

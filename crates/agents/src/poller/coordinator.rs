@@ -18,7 +18,7 @@ use lease::{
 };
 use leasehold_client::{
     Announced, Presence,
-    keeper::{self, Guard, Keeper, Lost, State},
+    keeper::{self, Guard, Keeper, Loss, State},
 };
 use tokio::sync::{Notify, watch};
 use tokio_util::{
@@ -687,7 +687,7 @@ impl Shared {
     }
 
     /// An ownership is over, for a reason of the store or of the clock.
-    fn over(&self, target: &str, token: Token, lost: &Lost) {
+    fn over(&self, target: &str, token: Token, lost: &Loss) {
         // Dropping the guard gives back what may still live at the authority.
         let Some(owned) = self.table.remove(target, Some(token)) else {
             return;
@@ -696,14 +696,14 @@ impl Shared {
         let now = self.clock.boot();
         self.mirror().finished(now, target, token);
         match lost {
-            Lost::Released => {
+            Loss::Released => {
                 tracing::info!(instance = %self.id, target, event = "released", reason = %lost, %token, "released");
             }
-            Lost::Deadline
-            | Lost::Expired
-            | Lost::Stolen
-            | Lost::Unknown
-            | Lost::Revoked { .. } => {
+            Loss::Deadline
+            | Loss::Expired
+            | Loss::Stolen
+            | Loss::Unknown
+            | Loss::Revoked { .. } => {
                 tracing::warn!(instance = %self.id, target, event = "expired", reason = %lost, %token, "lost");
             }
         }

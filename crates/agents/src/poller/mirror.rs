@@ -6,7 +6,8 @@ use std::{
 };
 
 use lease::{
-    BootMillis, Cause, Event, EventKind, Handoff, HandoffStage, Holder, Lease, Token, UnixMillis,
+    BootMillis, Cause, Event, EventCause, EventKind, Handoff, HandoffStage, Holder, Lease, Token,
+    UnixMillis,
     polling::{Member, NODE, POLL},
     rendezvous::{self, Ranking, Split},
 };
@@ -466,14 +467,9 @@ impl Mirror {
             (POLL, kind) if kind.ends_lease() => {
                 let newer = |seen: &Seen| seen.token > lease.token;
                 if !self.leases.get(id).is_some_and(newer) {
-                    let handed_over = event
-                        .detail
-                        .as_deref()
-                        .is_some_and(|detail| detail.starts_with("handed over"));
-                    let end = if handed_over {
-                        End::HandedOver
-                    } else {
-                        End::LetGo
+                    let end = match event.cause {
+                        Some(EventCause::HandedOverTo(_)) => End::HandedOver,
+                        _ => End::LetGo,
                     };
                     self.forget_lease(now, id, end);
                 }

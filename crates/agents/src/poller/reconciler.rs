@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use lease::{
-    BootMillis, Event, EventKind, Key, Watching,
+    BootMillis, Event, EventCause, EventKind, Key, Watching,
     polling::{NODE, POLL, TARGET},
 };
 use leasehold_client::{Change, Follower};
@@ -185,8 +185,8 @@ impl Reconciler {
                     changed.insert(event.key.clone());
                 }
                 (POLL, EventKind::HandoffOffered) => {
-                    let to_us = event.detail.as_deref() == Some(&*self.shared.holder.to_string());
-                    if to_us {
+                    let successor = event.cause.as_ref().and_then(EventCause::holder);
+                    if successor == Some(&self.shared.holder) {
                         self.take(event.key.id());
                     }
                 }

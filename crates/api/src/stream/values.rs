@@ -374,31 +374,23 @@ pub(super) fn acquired(from: &mut Reader<'_>, own: &Holder) -> Read<Acquired> {
 }
 
 fn put_loss(out: &mut Vec<u8>, loss: &Loss) {
-    match loss {
-        Loss::Expired => out.push(1),
-        Loss::Revoked { why } => {
-            out.push(2);
-            put_text(out, why);
-        }
-        Loss::Stolen => out.push(3),
-        Loss::Released => out.push(4),
-        Loss::Unknown => out.push(5),
+    out.push(loss.code());
+    if let Some(why) = loss.why() {
+        put_text(out, why);
     }
 }
 
 /// `None` for 0, which is no loss.
 fn loss(from: &mut Reader<'_>) -> Read<Option<Loss>> {
-    Ok(Some(match from.byte()? {
-        0 => return Ok(None),
-        1 => Loss::Expired,
-        2 => Loss::Revoked {
-            why: from.text()?.into(),
-        },
-        3 => Loss::Stolen,
-        4 => Loss::Released,
-        5 => Loss::Unknown,
-        _ => return Err(unknown()),
-    }))
+    let code = from.byte()?;
+    if code == 0 {
+        return Ok(None);
+    }
+    let mut loss = Loss::from_code(code, "").ok_or_else(unknown)?;
+    if let Loss::Revoked { why } = &mut loss {
+        *why = from.text()?.into();
+    }
+    Ok(Some(loss))
 }
 
 pub(super) fn put_renewed(out: &mut Vec<u8>, renewed: &[Renewed], own: &Holder) {

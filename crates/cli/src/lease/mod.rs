@@ -84,7 +84,7 @@ async fn lost(authority: &dyn Authority, key: &Key, token: Token) -> Failure {
     let message = match end {
         Some(event) => {
             let why = event
-                .detail
+                .text()
                 .map_or(String::new(), |why| format!(" ({why})"));
             let kind = event.kind.as_str().replace('_', " ");
             format!(

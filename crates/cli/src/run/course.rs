@@ -4,7 +4,7 @@
 use std::{process::ExitCode, time::Duration};
 
 use leasehold_agents::supervise::{self, Cause, Child, End, Job, Progress};
-use leasehold_client::{Guard, Lost};
+use leasehold_client::{Guard, Loss};
 use nix::sys::signal::Signal;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
@@ -27,7 +27,7 @@ enum Over {
     /// The program ended.
     Ended(supervise::Exit),
     /// The lease was lost, and the program was stopped.
-    Lost(Lost, Option<supervise::Exit>),
+    Lost(Loss, Option<supervise::Exit>),
     /// The terminal hung up, and the program was stopped.
     HungUp(Option<supervise::Exit>),
 }
@@ -103,7 +103,7 @@ async fn see_through(
                     told = stops_at;
                     let (ask_at, kill_at) = plan.moments(stops_at);
                     if child.deadline(ask_at, kill_at).is_err() {
-                        return stop(child, Lost::Deadline).await;
+                        return stop(child, Loss::Deadline).await;
                     }
                     tracing::debug!(stops_at_boot_ms = stops_at.get(), "renewed");
                 }
@@ -113,7 +113,7 @@ async fn see_through(
 }
 
 /// The lease is gone, and somebody else may have the key already: no time for politeness.
-async fn stop(child: &mut Child, lost: Lost) -> Over {
+async fn stop(child: &mut Child, lost: Loss) -> Over {
     Over::Lost(lost, end(child, Duration::ZERO).await)
 }
 
@@ -157,11 +157,11 @@ fn finish(over: Over) -> Outcome {
             let message = "the guardian ended, and the program was killed with it";
             Err(Failure::new(Exit::Supervision, message))
         }
-        Cause::Deadline | Cause::Stopped | Cause::Orphaned => Err(lease_lost(&Lost::Deadline)),
+        Cause::Deadline | Cause::Stopped | Cause::Orphaned => Err(lease_lost(&Loss::Deadline)),
     }
 }
 
-fn lease_lost(lost: &Lost) -> Failure {
+fn lease_lost(lost: &Loss) -> Failure {
     Failure::new(
         Exit::Lost,
         format!("the lease was lost, and the program was stopped: {lost}"),

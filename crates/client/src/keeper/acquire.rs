@@ -5,7 +5,7 @@ use std::sync::Arc;
 use lease::{Acquire, Acquired, BootMillis, Invalid, Key, Lease, Renew, Renewal, Renewals, Want};
 use tokio::sync::oneshot;
 
-use super::{Alive, Core, Error, Guard, Holding, Lost, registry::Busy};
+use super::{Alive, Core, Error, Guard, Holding, registry::Busy};
 use leasehold_clock::Backoff;
 
 use crate::wait::limited;
@@ -219,7 +219,7 @@ async fn settle(
                     Ok(_) => Err(lease::Error::Broken("a renewal without an answer".into()).into()),
                     Err(loss) => {
                         give_back_all(core, &leases);
-                        Err(Error::Lost(Lost::from(loss)))
+                        Err(Error::Lost(loss))
                     }
                 };
             }

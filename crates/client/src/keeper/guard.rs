@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use lease::{BootMillis, Key, Lease, Standing, Token};
 use tokio::sync::{oneshot, watch};
 
-use super::{Alive, Lost, State, state::Holding};
+use super::{Alive, Loss, State, state::Holding};
 
 /// One lease. While it exists its keeper renews it; dropping it gives the lease back, in the
 /// background and without blocking.
@@ -73,7 +73,7 @@ impl Guard {
 
     /// Resolves when the lease is over, with the reason. The future is on its own: it can be moved
     /// into another task, and it keeps to the deadline even when the keeper's tasks are stuck.
-    pub fn lost(&self) -> impl Future<Output = Lost> + Send + use<> {
+    pub fn lost(&self) -> impl Future<Output = Loss> + Send + use<> {
         let holding = self.holding.clone();
         let clock = self.alive.core.clock.clone();
         async move {

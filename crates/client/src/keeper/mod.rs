@@ -32,7 +32,8 @@ use tokio_util::{
 };
 
 pub use guard::Guard;
-pub use state::{Lost, State};
+pub use lease::Loss;
+pub use state::State;
 pub use warden::Peers;
 
 use leasehold_clock::Backoff;
@@ -139,7 +140,7 @@ pub enum Error {
     Failed(#[from] lease::Error),
     /// Granted, and lost again before it could be used.
     #[error("lost right after it was granted: {0}")]
-    Lost(Lost),
+    Lost(Loss),
     /// The keeper was stopped.
     #[error("the keeper was stopped")]
     Stopped,
@@ -321,7 +322,7 @@ impl Keeper {
         };
         // First nobody works any more, then the authority hears of it.
         for holding in &held {
-            holding.end(Lost::Released);
+            holding.end(Loss::Released);
         }
         let outcome = limited(&*core.clock, core.options.stop_limit_ms, core.leave())
             .await
@@ -348,9 +349,9 @@ impl Core {
     }
 
     /// A definite loss, from wherever it was learned.
-    fn lose(&self, holding: &Arc<Holding>, lost: Lost) {
+    fn lose(&self, holding: &Arc<Holding>, lost: Loss) {
         let lease = holding.reference();
-        if matches!(lost, Lost::Released) {
+        if matches!(lost, Loss::Released) {
             // Its own doing: nothing was lost.
             tracing::debug!(holder = %self.holder, key = %lease.key, token = %lease.token, "lease released");
         } else {

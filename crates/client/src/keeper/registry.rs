@@ -6,7 +6,7 @@ use std::{collections::HashMap, sync::Arc};
 use lease::{Cause, Holder, Key, Labels, LeaseRef, Refusal, Token};
 use tokio::sync::oneshot;
 
-use super::{Lost, state::Holding};
+use super::{Loss, state::Holding};
 
 /// Where a key is.
 pub(super) enum Place {
@@ -93,7 +93,7 @@ impl Registry {
     /// An older holding of the key, under another token, is over: this grant says so.
     pub fn hold(&mut self, key: Key, holding: Arc<Holding>) {
         if let Some(Place::Held(older)) = self.places.insert(key, Place::Held(holding)) {
-            older.end(Lost::Stolen);
+            older.end(Loss::Stolen);
         }
     }
 
@@ -136,12 +136,12 @@ impl Registry {
         done: Option<oneshot::Sender<Result<bool, lease::Error>>>,
     ) -> bool {
         let lost = holding.lost();
-        holding.end(Lost::Released);
+        holding.end(Loss::Released);
         self.forget(holding);
         let lease = holding.lease();
         // Past its own deadline the lease may still live at the authority, for instance when only the
         // answers of renewals were lost.
-        let maybe_live = matches!(lost, None | Some(Lost::Deadline));
+        let maybe_live = matches!(lost, None | Some(Loss::Deadline));
         if !maybe_live || self.is_busy(&lease.key) {
             return false;
         }

@@ -12,7 +12,7 @@ use lease::{
     planted::{Bug, planted},
 };
 
-use super::{Core, Holding, Lost};
+use super::{Core, Holding, Loss};
 use leasehold_clock::Backoff;
 
 use crate::wait::{jitter, limited};
@@ -170,7 +170,7 @@ async fn call(core: &Arc<Core>, holdings: &[Arc<Holding>], too_slow: u32) -> Out
             tracing::warn!(holder = %core.holder, %error, "a renewal failed; the leases stay valid until their deadlines");
             if planted(Bug::ErrorIsALoss) {
                 for holding in holdings {
-                    core.lose(holding, Lost::Unknown);
+                    core.lose(holding, Loss::Unknown);
                 }
             }
             unsure(holdings);
@@ -194,7 +194,7 @@ async fn call(core: &Arc<Core>, holdings: &[Arc<Holding>], too_slow: u32) -> Out
                 holding.renewed(core.clock.boot(), lease);
             }
             Some(Ok(lease)) => holding.renewed(sent, lease),
-            Some(Err(loss)) => core.lose(holding, Lost::from(loss)),
+            Some(Err(loss)) => core.lose(holding, loss),
             // An answer that leaves a lease out says nothing about it.
             None => {
                 holding.unsure();

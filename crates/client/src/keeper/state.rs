@@ -9,44 +9,6 @@ use lease::{
 };
 use tokio::sync::watch;
 
-/// Why a lease is over for its holder.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Lost {
-    /// The holder's own deadline (and grace, if it had one) passed without a renewal (L10, L13).
-    #[error("its deadline passed without a renewal")]
-    Deadline,
-    /// The authority says that it lapsed.
-    #[error("it expired")]
-    Expired,
-    /// The authority says that an administrator took it away.
-    #[error("it was revoked: {why}")]
-    Revoked {
-        /// The administrator's words.
-        why: Arc<str>,
-    },
-    /// The authority says that another holder has the key now.
-    #[error("another holder has it")]
-    Stolen,
-    /// Given back, handed over, or released because the keeper stopped.
-    #[error("it was released")]
-    Released,
-    /// The authority knows no such lease.
-    #[error("the authority does not know it")]
-    Unknown,
-}
-
-impl From<Loss> for Lost {
-    fn from(loss: Loss) -> Self {
-        match loss {
-            Loss::Expired => Self::Expired,
-            Loss::Revoked { why } => Self::Revoked { why },
-            Loss::Stolen => Self::Stolen,
-            Loss::Released => Self::Released,
-            Loss::Unknown => Self::Unknown,
-        }
-    }
-}
-
 /// What a watcher of a lease is told. For decisions use [`super::Guard::is_owned`], which compares
 /// with the clock: a watched value is always a moment old.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -58,7 +20,7 @@ pub enum State {
     /// Past the deadline; the outage policy lets the work go on for now (L13).
     Grace,
     /// Over, for this reason. Final.
-    Over(Lost),
+    Over(Loss),
 }
 
 /// What the other holders said about the authority (L13, `continue`).
@@ -75,7 +37,7 @@ pub(super) enum Peers {
 struct Inner {
     lease: Lease,
     tenure: Tenure,
-    lost: Option<Lost>,
+    lost: Option<Loss>,
     uncertain: bool,
     peers: Peers,
 }
@@ -157,7 +119,7 @@ impl Holding {
     }
 
     /// Why it is over, if it is.
-    pub fn lost(&self) -> Option<Lost> {
+    pub fn lost(&self) -> Option<Loss> {
         self.look();
         self.lock().lost.clone()
     }
@@ -191,7 +153,7 @@ impl Holding {
     }
 
     /// A definite end (L13): at once, whatever the policy. The first reason stays.
-    pub fn end(&self, lost: Lost) {
+    pub fn end(&self, lost: Loss) {
         let mut inner = self.lock();
         inner.tenure.end();
         inner.lost.get_or_insert(lost);
@@ -250,10 +212,10 @@ impl Holding {
     fn publish(&self, inner: &mut Inner, standing: Standing) {
         if standing == Standing::Over {
             inner.tenure.end();
-            inner.lost.get_or_insert(Lost::Deadline);
+            inner.lost.get_or_insert(Loss::Deadline);
         }
         let state = match (standing, &inner.lost) {
-            (Standing::Over, lost) => State::Over(lost.clone().unwrap_or(Lost::Deadline)),
+            (Standing::Over, lost) => State::Over(lost.clone().unwrap_or(Loss::Deadline)),
             (Standing::Grace, _) => State::Grace,
             (Standing::Owned, _) if inner.uncertain => State::Uncertain,
             (Standing::Owned, _) => State::Owned,

@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use lease::{Event, EventKind, Watching};
 use tokio::sync::{broadcast, watch};
 
-use super::{Core, Losses, Lost, Told};
+use super::{Core, Loss, Losses, Told};
 use crate::{
     follower::{Change, Follower},
     stream::Link,
@@ -49,12 +49,7 @@ pub(super) async fn follow_events(core: Arc<Core>, stream: Option<watch::Receive
 ///
 /// `first` says that nothing can have been missed before it began.
 async fn watch_changes(core: &Core, mut first: bool) {
-    let watching = Watching::holder(&core.holder).only([
-        EventKind::LeaseExpired,
-        EventKind::LeaseReleased,
-        EventKind::LeaseStolen,
-        EventKind::LeaseRevoked,
-    ]);
+    let watching = Watching::holder(&core.holder).only(EventKind::ENDS);
     let mut follower = Follower::new(core.authority.clone(), core.clock.clone(), watching);
     loop {
         let change = tokio::select! {
@@ -74,21 +69,13 @@ async fn watch_changes(core: &Core, mut first: bool) {
 
 fn see(core: &Core, event: &Event) {
     let Some(lease) = &event.lease else { return };
-    let lost = match event.kind {
-        EventKind::LeaseExpired => Lost::Expired,
-        EventKind::LeaseReleased => Lost::Released,
-        EventKind::LeaseStolen => Lost::Stolen,
-        EventKind::LeaseRevoked => Lost::Revoked {
-            why: event.detail.clone().unwrap_or_default(),
-        },
-        _ => return,
-    };
+    let Some(loss) = Loss::of(event) else { return };
     if lease.holder != core.holder {
         return;
     }
     let holding = core.registry().find(&event.key, lease.token).cloned();
     if let Some(holding) = holding {
-        core.lose(&holding, lost);
+        core.lose(&holding, loss);
     }
 }
 
@@ -107,7 +94,7 @@ pub(super) async fn follow_losses(
             Ok(Told::Lost { key, token, loss }) => {
                 let holding = core.registry().find(&key, token).cloned();
                 if let Some(holding) = holding {
-                    core.lose(&holding, Lost::from(loss));
+                    core.lose(&holding, loss);
                 }
             }
             Ok(Told::Missed) | Err(broadcast::error::RecvError::Lagged(_)) => core.verify(),

@@ -11,7 +11,7 @@ use std::{
 
 use lease::{Grace, OnOutage, Standing};
 use leasehold_client::{
-    Guard, Lost, State,
+    Guard, Loss, State,
     keeper::{Keeper, Options, Peers},
 };
 
@@ -79,7 +79,7 @@ async fn l13_hold_goes_on_for_its_grace_and_the_key_is_withheld() {
     assert!(!world.is_free(&key("x")).await, "still withheld");
     world.clock.advance(1);
     assert_eq!(guard.standing(), Standing::Over);
-    assert_eq!(guard.lost().await, Lost::Deadline);
+    assert_eq!(guard.lost().await, Loss::Deadline);
 }
 
 #[tokio::test]
@@ -106,7 +106,7 @@ async fn l13_continue_goes_on_when_nobody_reaches_the_authority() {
     others.reach.store(true, Ordering::SeqCst);
     world.advance(3_000, 500).await;
     eventually("over", async || guard.standing() == Standing::Over).await;
-    assert_eq!(guard.lost().await, Lost::Deadline);
+    assert_eq!(guard.lost().await, Loss::Deadline);
 }
 
 #[tokio::test]
@@ -136,7 +136,7 @@ async fn l13_continue_never_goes_on_unasked() {
     // A process that slept through its deadline asked nobody.
     world.clock.advance(28_001);
     assert_eq!(guard.standing(), Standing::Over);
-    assert_eq!(guard.lost().await, Lost::Deadline);
+    assert_eq!(guard.lost().await, Loss::Deadline);
 }
 
 fn now(world: &World) -> u64 {

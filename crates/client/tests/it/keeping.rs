@@ -1,7 +1,7 @@
 //! Keeping: L9, L10, L11.
 
 use lease::{Renew, Renewal, Renewals, Standing};
-use leasehold_client::{Lost, State, keeper};
+use leasehold_client::{Loss, State, keeper};
 
 use crate::{
     faulty::Network,
@@ -147,7 +147,7 @@ async fn l10_ownership_is_a_comparison_also_when_every_task_is_stuck() {
     world.clock.advance(1);
     assert!(!guard.is_owned());
     assert_eq!(guard.standing(), Standing::Over);
-    assert_eq!(guard.lost().await, Lost::Deadline);
+    assert_eq!(guard.lost().await, Loss::Deadline);
 }
 
 #[tokio::test]
@@ -208,7 +208,7 @@ async fn a_hung_renewal_delays_neither_the_deadline_nor_the_next_attempt() {
     assert!(guard.is_owned() && !lost.is_finished());
     world.clock.advance(1);
     assert!(!guard.is_owned());
-    assert_eq!(lost.await.unwrap(), Lost::Deadline);
+    assert_eq!(lost.await.unwrap(), Loss::Deadline);
 }
 
 #[tokio::test]

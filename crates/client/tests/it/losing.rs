@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use lease::{Acquire, Cause, OnOutage, Revoke, Want};
 use leasehold_client::{
-    Lost, State,
+    Loss, State,
     keeper::{Error, Options},
 };
 
@@ -20,8 +20,8 @@ fn revoke(guard: &leasehold_client::Guard) -> Revoke {
     }
 }
 
-fn revoked() -> Lost {
-    Lost::Revoked {
+fn revoked() -> Loss {
+    Loss::Revoked {
         why: "maintenance".into(),
     }
 }
@@ -109,7 +109,7 @@ async fn two_processes_with_one_name_are_two_holders() {
     network.set(Network::Refused);
     world.advance(31_000, 500).await;
     assert!(!guard.is_owned());
-    assert_eq!(guard.lost().await, Lost::Deadline);
+    assert_eq!(guard.lost().await, Loss::Deadline);
     eventually("the first one's lease is over", async || {
         world.is_free(&key("x")).await
     })
@@ -154,7 +154,7 @@ async fn l7_a_lapsed_lease_is_never_revived_by_its_keeper() {
     network.set(Network::Fine);
     world.advance(200, 50).await;
     assert!(!guard.is_owned(), "what is over stays over");
-    assert_eq!(guard.lost().await, Lost::Deadline);
+    assert_eq!(guard.lost().await, Loss::Deadline);
 }
 
 #[tokio::test]
@@ -211,7 +211,7 @@ async fn a_lease_taken_by_force_is_lost() {
     request.force = Some(Arc::from("moved"));
     let taken = second.acquire(request).await.unwrap();
     world.clock.advance(10_000);
-    assert_eq!(guard.lost().await, Lost::Stolen);
+    assert_eq!(guard.lost().await, Loss::Stolen);
     drop(guard);
     turn().await;
     assert!(taken[0].is_owned(), "the old guard released nothing");

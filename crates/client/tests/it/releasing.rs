@@ -2,7 +2,7 @@
 
 use lease::Authority as _;
 use leasehold_client::{
-    Lost, State,
+    Loss, State,
     keeper::{Error, Options},
 };
 
@@ -19,7 +19,7 @@ async fn a_released_lease_is_over_first_and_free_then() {
     let guard = keeper.acquire_one(key("x"), ttl(30_000)).await.unwrap();
     let states = guard.watch();
     assert!(guard.release().await.unwrap());
-    assert_eq!(*states.borrow(), State::Over(Lost::Released));
+    assert_eq!(*states.borrow(), State::Over(Loss::Released));
     assert!(world.is_free(&key("x")).await);
 }
 
@@ -32,7 +32,7 @@ async fn a_dropped_guard_is_released_in_the_background() {
     drop(guard);
     assert_eq!(
         *states.borrow(),
-        State::Over(Lost::Released),
+        State::Over(Loss::Released),
         "over before the authority hears of it"
     );
     eventually("free", async || world.is_free(&key("x")).await).await;
@@ -205,7 +205,7 @@ async fn a_loss_at_the_deadline_still_frees_what_the_authority_renewed() {
     // Renewals arrive, their answers do not: the authority thinks that all is well.
     network.set(Network::AnswerLost);
     world.advance(2_700, 100).await;
-    assert_eq!(guard.lost().await, Lost::Deadline);
+    assert_eq!(guard.lost().await, Loss::Deadline);
     assert!(!world.is_free(&key("x")).await);
     network.set(Network::Fine);
     drop(guard);

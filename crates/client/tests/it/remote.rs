@@ -6,7 +6,7 @@ use futures_util::StreamExt;
 use lease::{Acquire, Acquired, Authority, Holder, Notice, Revoke};
 use leasehold_api::{AcquireRequest, Code, FenceCheck, FencedToken, VerdictWord};
 use leasehold_client::{
-    Client, Error, HolderStream, Keeper, LeaseFilter, Lost, Options, Remote, Trust,
+    Client, Error, HolderStream, Keeper, LeaseFilter, Loss, Options, Remote, Trust,
 };
 use leasehold_testkit::{Dir, Proxy};
 
@@ -48,7 +48,7 @@ async fn a_keeper_works_over_http_as_in_the_process() {
     world.store.revoke(revoke).await.unwrap();
     world.clock.advance(10_000);
     let why = "enough".into();
-    assert_eq!(guard.lost().await, Lost::Revoked { why });
+    assert_eq!(guard.lost().await, Loss::Revoked { why });
     keeper.stop().await.unwrap();
 }
 

@@ -6,7 +6,7 @@ use lease::{
     Acquire, Acquired, Authority, Departure, HandoffState, HandoffStep, Holder, Lease, LeaseRef,
     Notice, Renew, Renewals, Revoke, Watching,
 };
-use leasehold_client::{HolderStream, Keeper, Lost, Remote, keeper, stream::Link};
+use leasehold_client::{HolderStream, Keeper, Loss, Remote, keeper, stream::Link};
 use leasehold_testkit::Proxy;
 
 use crate::{
@@ -38,7 +38,7 @@ async fn l17_a_loss_comes_down_at_once() {
     // Time stands still: no renewal can bring it.
     let lost = tokio::time::timeout(PATIENCE, guard.lost()).await.unwrap();
     let why = "enough".into();
-    assert_eq!(lost, Lost::Revoked { why });
+    assert_eq!(lost, Loss::Revoked { why });
 }
 
 #[tokio::test]
@@ -65,7 +65,7 @@ async fn a_keeper_over_a_server_opens_the_stream_by_itself() {
     // Nothing is watched and time stands still: only the stream can bring it.
     let lost = tokio::time::timeout(PATIENCE, guard.lost()).await.unwrap();
     let why = "enough".into();
-    assert_eq!(lost, Lost::Revoked { why });
+    assert_eq!(lost, Loss::Revoked { why });
     assert!(other.is_owned() && stream.is_up());
     world.clock.advance(10_000);
     eventually("renewed", async || other.deadline().get() == 38_000).await;

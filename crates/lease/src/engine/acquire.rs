@@ -1,13 +1,13 @@
 //! Granting (L1–L6).
 
 use super::{
-    Decision, Effects, Engine, Idle,
+    Decision, Effects, Engine, Idle, Why,
     slots::{Grant, NONE, SlotIndex, State},
     waiters::{Ticket, Waiter, Waiters},
 };
 use crate::{
-    Acquire, Acquired, Cause, EventKind, Handoff, Key, Lease, LeaseId, Loss, Outcome, Refusal,
-    Status, Token, UnixMillis, Want,
+    Acquire, Acquired, Cause, EventCause, EventKind, Handoff, Key, Lease, LeaseId, Loss, Outcome,
+    Refusal, Status, Token, UnixMillis, Want,
     planted::{Bug, planted},
 };
 
@@ -276,10 +276,9 @@ impl Engine {
     fn take(&mut self, slot: SlotIndex, request: &Acquire, effects: &mut Effects) -> Lease {
         if let Some(grant) = self.slots.get(slot).grant() {
             if self.is_holder(grant, request) && self.now >= grant.lapses_at() {
-                self.end(slot, Loss::Expired, EventKind::LeaseExpired, None, effects);
+                self.end(slot, Loss::Expired, Why::default(), effects);
             } else {
-                let detail = request.force.clone();
-                self.end(slot, Loss::Stolen, EventKind::LeaseStolen, detail, effects);
+                self.end(slot, Loss::Stolen, request.force.clone().into(), effects);
             }
         }
         self.grant(
@@ -301,9 +300,7 @@ impl Engine {
         effects: &mut Effects,
     ) -> Lease {
         let revision = self.next_revision();
-        let detail = handoff
-            .as_ref()
-            .map(|_| "handed over by the previous holder".into());
+        let cause = handoff.as_ref().map(|_| EventCause::HandedOver);
         let id = LeaseId::from_grant(self.now, revision);
         let token = self
             .next_token_at(Some(slot))
@@ -330,7 +327,8 @@ impl Engine {
         self.holders.link(&mut self.slots, slot, &request.holder);
         self.slots.index_id(id, slot);
         self.timers.arm(&self.slots, slot);
-        self.announce(slot, EventKind::LeaseAcquired, revision, detail, effects);
+        let why = cause.map_or_else(Why::default, Why::from);
+        self.announce(slot, EventKind::LeaseAcquired, revision, why, effects);
         self.lease_in(slot)
     }
 

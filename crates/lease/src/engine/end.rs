@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::{
-    Effects, Engine, Idle,
+    Effects, Engine, Idle, Why,
     slots::{Ended, SlotIndex, State},
 };
 use crate::{
-    Departure, EventKind, Key, Lease, LeaseRef, Loss, Revoke,
+    Departure, EventCause, Key, Lease, LeaseRef, Loss, Revoke,
     planted::{Bug, planted},
 };
 
@@ -16,14 +16,8 @@ impl Engine {
         let Ok(slot) = self.owned(&lease.key, lease.token, &lease.holder, effects) else {
             return false;
         };
-        let detail = (!why.is_empty()).then(|| why.into());
-        self.end(
-            slot,
-            Loss::Released,
-            EventKind::LeaseReleased,
-            detail,
-            effects,
-        );
+        let words: Option<Arc<str>> = (!why.is_empty()).then(|| why.into());
+        self.end(slot, Loss::Released, words.into(), effects);
         self.serve(slot, effects);
         true
     }
@@ -38,13 +32,7 @@ impl Engine {
         };
         let mut lease = self.lease_in(slot);
         lease.status = loss.status();
-        self.end(
-            slot,
-            loss,
-            EventKind::LeaseRevoked,
-            Some(request.reason.clone()),
-            effects,
-        );
+        self.end(slot, loss, Some(request.reason.clone()).into(), effects);
         self.serve(slot, effects);
         Some(lease)
     }
@@ -57,11 +45,7 @@ impl Engine {
                 other.name == holder.name && other.incarnation != holder.incarnation
             }
         };
-        let (only_on_death, why) = match departure {
-            Departure::Died(_) => (!planted(Bug::DeathTakesAll), "its holder died"),
-            Departure::Succeeded(_) => (false, "its holder restarted"),
-            Departure::Left(_) => (false, "its holder left"),
-        };
+        let only_on_death = matches!(departure, Departure::Died(_)) && !planted(Bug::DeathTakesAll);
         // Their waits end first: nothing released here may go back to them.
         let mut waits: Vec<_> = self
             .waiters
@@ -87,7 +71,6 @@ impl Engine {
             .collect();
         leases.sort_unstable();
         let mut released = Vec::with_capacity(leases.len());
-        let detail: Arc<str> = why.into();
         for key in leases {
             let Some(slot) = self.slots.find(&key) else {
                 continue;
@@ -98,13 +81,8 @@ impl Engine {
             let mut lease = self.lease_in(slot);
             lease.status = Loss::Released.status();
             released.push(lease);
-            self.end(
-                slot,
-                Loss::Released,
-                EventKind::LeaseReleased,
-                Some(detail.clone()),
-                effects,
-            );
+            let why = EventCause::from(departure).into();
+            self.end(slot, Loss::Released, why, effects);
             self.serve(slot, effects);
         }
         released
@@ -124,26 +102,21 @@ impl Engine {
     }
 
     pub(super) fn expire(&mut self, slot: SlotIndex, effects: &mut Effects) {
-        self.end(slot, Loss::Expired, EventKind::LeaseExpired, None, effects);
+        self.end(slot, Loss::Expired, Why::default(), effects);
         self.serve(slot, effects);
     }
 
     /// Ends the slot's lease. The token stays behind.
-    pub(super) fn end(
-        &mut self,
-        slot: SlotIndex,
-        loss: Loss,
-        kind: EventKind,
-        detail: Option<Arc<str>>,
-        effects: &mut Effects,
-    ) {
+    pub(super) fn end(&mut self, slot: SlotIndex, loss: Loss, why: Why, effects: &mut Effects) {
         let Some(grant) = self.slots.get(slot).grant() else {
             return;
         };
         let (id, last, terms) = (grant.id, grant.token, grant.terms());
+        let kind = loss.event_kind();
+        let kind = kind.expect("an authority ends a lease for a reason that it knows");
         let revision = self.next_revision();
         effects.ended.push((revision, terms));
-        self.announce(slot, kind, revision, detail, effects);
+        self.announce(slot, kind, revision, why, effects);
         self.slots.unindex_id(id, slot);
         self.holders.unlink(&mut self.slots, slot);
         let it = self.slots.get_mut(slot);

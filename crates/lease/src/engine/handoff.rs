@@ -5,8 +5,8 @@ use super::{
     slots::{SlotIndex, State},
 };
 use crate::{
-    Acquire, EventKind, Handoff, HandoffStage, HandoffState, HandoffStep, Holder, Key, Labels,
-    LeaseRef, Loss, OnOutage, Want,
+    Acquire, EventCause, EventKind, Handoff, HandoffStage, HandoffState, HandoffStep, Holder, Key,
+    Labels, LeaseRef, Loss, OnOutage, Want,
     planted::{Bug, planted},
 };
 
@@ -122,14 +122,8 @@ impl Engine {
             from: Some(before.token),
             ..open
         };
-        let detail = format!("handed over to {}", committed.successor).into();
-        self.end(
-            slot,
-            Loss::Released,
-            EventKind::LeaseReleased,
-            Some(detail),
-            effects,
-        );
+        let why = EventCause::HandedOverTo(committed.successor.clone()).into();
+        self.end(slot, Loss::Released, why, effects);
         HandoffState::Moved(Box::new(self.grant(
             slot,
             &request,
@@ -177,14 +171,8 @@ impl Engine {
         if let State::Live(grant) = &mut self.slots.get_mut(slot).state {
             grant.set_handoff(None);
         }
-        let detail = format!("called off by {by}").into();
-        self.announce(
-            slot,
-            EventKind::HandoffCancelled,
-            revision,
-            Some(detail),
-            effects,
-        );
+        let why = EventCause::CancelledBy(by.clone()).into();
+        self.announce(slot, EventKind::HandoffCancelled, revision, why, effects);
         HandoffState::Void
     }
 
@@ -205,8 +193,8 @@ impl Engine {
         if let State::Live(grant) = &mut self.slots.get_mut(slot).state {
             grant.set_handoff(Some(handoff.clone()));
         }
-        let detail = handoff.successor.to_string().into();
-        self.announce(slot, kind, revision, Some(detail), effects);
+        let why = EventCause::Successor(handoff.successor.clone()).into();
+        self.announce(slot, kind, revision, why, effects);
         HandoffState::Open(handoff)
     }
 }

@@ -31,8 +31,8 @@ pub use slots::Ended;
 pub use waiters::{MAX_WAITERS, Ticket};
 
 use crate::{
-    Acquired, Command, Event, EventKind, EventLease, Invalid, Key, Outcome, Record, Revision,
-    Terms, Token, UnixMillis,
+    Acquired, Command, Event, EventCause, EventKind, EventLease, Invalid, Key, Outcome, Record,
+    Revision, Terms, Token, UnixMillis,
     planted::{Bug, planted},
 };
 
@@ -289,7 +289,7 @@ impl Engine {
         slot: SlotIndex,
         kind: EventKind,
         revision: Revision,
-        detail: Option<Arc<str>>,
+        why: Why,
         effects: &mut Effects,
     ) {
         let it = self.slots.get(slot);
@@ -306,8 +306,29 @@ impl Engine {
                 expires_at: grant.expires_at,
                 labels: grant.labels.clone(),
             }),
-            detail,
+            cause: why.cause,
+            detail: why.words,
         });
+    }
+}
+
+/// Why something happens to a lease: for programs, and in words for people.
+#[derive(Default)]
+struct Why {
+    cause: Option<EventCause>,
+    words: Option<Arc<str>>,
+}
+
+impl From<EventCause> for Why {
+    fn from(cause: EventCause) -> Self {
+        let cause = Some(cause);
+        Self { cause, words: None }
+    }
+}
+
+impl From<Option<Arc<str>>> for Why {
+    fn from(words: Option<Arc<str>>) -> Self {
+        Self { cause: None, words }
     }
 }
 

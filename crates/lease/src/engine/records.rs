@@ -2,7 +2,8 @@
 
 use super::{Effects, Engine, to_record};
 use crate::{
-    Acquired, Committed, Event, EventKind, Key, Page, Record, RecordQuery, Transaction, Write,
+    Acquired, Committed, Event, EventKind, Key, Note, Page, Record, RecordQuery, Transaction,
+    Write,
     planted::{Bug, planted},
 };
 
@@ -48,13 +49,15 @@ impl Engine {
             None => return,
         };
         let revision = self.next_revision();
+        let (cause, detail) = write.note.map_or((None, None), Note::parts);
         effects.events.push(Event {
             revision,
             at: self.now,
             kind,
             key: write.key.clone(),
             lease: None,
-            detail: write.note,
+            cause,
+            detail,
         });
         match write.value {
             Some(value) => {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    Effects, Engine, RenewalEvents,
+    Effects, Engine, RenewalEvents, Why,
     slots::{Extra, SlotIndex, State},
 };
 use crate::{
@@ -189,7 +189,13 @@ impl Engine {
             RenewalEvents::Kept => self.next_revision(),
             RenewalEvents::Off | RenewalEvents::Live => self.revision,
         };
-        self.announce(slot, EventKind::LeaseRenewed, revision, None, effects);
+        self.announce(
+            slot,
+            EventKind::LeaseRenewed,
+            revision,
+            Why::default(),
+            effects,
+        );
     }
 }
 

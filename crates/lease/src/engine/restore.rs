@@ -162,6 +162,7 @@ impl Engine {
                 kind: EventKind::AuthorityResumed,
                 key: Key::new("authority", "embedded").expect("a fixed key is well formed"),
                 lease: None,
+                cause: None,
                 detail: Some(detail),
             });
         }

@@ -114,6 +114,16 @@ impl Mark {
             None => hash.number(0),
             Some(detail) => hash.number(1).text(detail),
         };
+        if let Some(cause) = &event.cause {
+            hash.text(cause.as_str());
+            if let Some(holder) = cause.holder() {
+                hash.text(holder.name.as_str())
+                    .text(holder.incarnation.as_str());
+            }
+            if let Some(state) = cause.session() {
+                hash.text(state.as_str());
+            }
+        }
         Self {
             key: Self::key(&event.key),
             event: hash.done(),

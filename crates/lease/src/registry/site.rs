@@ -84,8 +84,8 @@ pub struct Holding {
     pub token: Token,
     /// Since when.
     pub since: UnixMillis,
-    /// Whom it was offered to and not moved to yet, as that holder is written.
-    pub offered_to: Option<Arc<str>>,
+    /// Whom it was offered to and not moved to yet.
+    pub offered_to: Option<Holder>,
 }
 
 /// A site at one moment. A copy shares its documents.

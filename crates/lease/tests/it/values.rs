@@ -1,8 +1,8 @@
 //! Values that cannot be wrong once made, whichever way they come in.
 
 use lease::{
-    Acquire, EventKind, Grace, Holder, HolderName, Incarnation, Key, Labels, LeaseId, OnOutage,
-    Status, Token, Ttl, UnixMillis,
+    Acquire, EventCause, EventKind, Grace, Holder, HolderName, Incarnation, Key, Labels, LeaseId,
+    Loss, OnOutage, Status, Token, Ttl, UnixMillis, session::State,
 };
 use proptest::prelude::*;
 use serde::de::DeserializeOwned;
@@ -72,6 +72,96 @@ fn words_and_values_go_both_ways() {
         assert_eq!(Status::parse(status).unwrap().as_str(), status);
     }
     assert_eq!(Status::parse("Active"), None);
+}
+
+/// How a lease ends: its words, numbers, events and statuses belong together.
+#[test]
+fn the_ends_of_a_lease_go_both_ways() {
+    let revoked = Loss::Revoked { why: "why".into() };
+    let table = [
+        (
+            Loss::Expired,
+            "expired",
+            1,
+            Status::Expired,
+            Some(EventKind::LeaseExpired),
+        ),
+        (
+            revoked,
+            "revoked",
+            2,
+            Status::Revoked,
+            Some(EventKind::LeaseRevoked),
+        ),
+        (
+            Loss::Stolen,
+            "stolen",
+            3,
+            Status::Expired,
+            Some(EventKind::LeaseStolen),
+        ),
+        (
+            Loss::Released,
+            "released",
+            4,
+            Status::Released,
+            Some(EventKind::LeaseReleased),
+        ),
+        (Loss::Unknown, "unknown", 5, Status::Expired, None),
+        (Loss::Deadline, "deadline", 6, Status::Expired, None),
+    ];
+    for (loss, word, code, status, event) in table {
+        assert_eq!(loss.as_str(), word);
+        assert_eq!(Loss::parse(word, "why").as_ref(), Some(&loss));
+        assert_eq!(loss.code(), code);
+        assert_eq!(Loss::from_code(code, "why").as_ref(), Some(&loss));
+        assert_eq!((loss.status(), loss.event_kind()), (status, event));
+        let json: serde_json::Value = serde_json::to_value(&loss).unwrap();
+        assert_eq!(json["reason"], word);
+        assert_eq!(loss.why().is_some(), word == "revoked");
+    }
+    for kind in EventKind::ALL {
+        let ends = (1..=6).filter_map(|code| Loss::from_code(code, "")?.event_kind());
+        assert_eq!(
+            ends.filter(|it| *it == kind).count() == 1,
+            kind.ends_lease()
+        );
+    }
+    for status in [Status::Expired, Status::Released, Status::Revoked] {
+        assert_eq!(Loss::from_status(status).status(), status);
+        assert_eq!(Loss::from_status(status).as_str(), status.as_str());
+    }
+    assert_eq!(Loss::from_status(Status::Active), Loss::Unknown);
+    assert_eq!(Loss::parse("gone", ""), None);
+    assert_eq!(Loss::from_code(0, ""), None);
+}
+
+/// Causes have one form in every store and on the wire, and their words are for people only.
+#[test]
+fn causes_of_events_have_one_form() {
+    let bob = || Holder::new("bob", "7").unwrap();
+    let holder = r#"{"name":"bob","incarnation":"7"}"#;
+    let table = [
+        (EventCause::HandedOverTo(bob()), "handed over to bob#7"),
+        (EventCause::HandedOver, "handed over by the previous holder"),
+        (EventCause::Successor(bob()), "bob#7"),
+        (EventCause::CancelledBy(bob()), "called off by bob#7"),
+        (EventCause::HolderDied, "its holder died"),
+        (EventCause::HolderLeft, "its holder left"),
+        (EventCause::HolderRestarted, "its holder restarted"),
+        (EventCause::Session(State::Stopping), "stopping"),
+    ];
+    for (cause, words) in table {
+        let word = cause.as_str();
+        let json = match (cause.holder(), cause.session()) {
+            (Some(_), _) => format!(r#"{{"{word}":{holder}}}"#),
+            (_, Some(state)) => format!(r#"{{"{word}":"{}"}}"#, state.as_str()),
+            _ => format!(r#""{word}""#),
+        };
+        assert_eq!(serde_json::to_string(&cause).unwrap(), json);
+        assert_eq!(serde_json::from_str::<EventCause>(&json).unwrap(), cause);
+        assert_eq!(cause.to_string(), words);
+    }
 }
 
 proptest! {

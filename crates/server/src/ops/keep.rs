@@ -6,7 +6,7 @@ use lease::{
     Holder, Kept, Key, Lease, LeaseQuery, Loss, Renew, Renewal, Renewals, Renewed, polling::NODE,
 };
 
-use super::{ended, may_own, measured};
+use super::{may_own, measured};
 use crate::{App, Reject, auth::Caller};
 
 /// Keeps leases. A caller that is bound to a tenant reaches only that tenant's leases; any other one
@@ -128,7 +128,7 @@ pub(crate) async fn renew_one(app: &App, lease: &Lease, renewal: Renewal) -> Res
     match outcome {
         Some(Ok(lease)) => Ok(lease),
         // The history may remember the end of a lease that its key no longer does.
-        Some(Err(Loss::Unknown)) | None => Err(Reject::lost(&ended(lease.status))),
+        Some(Err(Loss::Unknown)) | None => Err(Reject::lost(&Loss::from_status(lease.status))),
         Some(Err(loss)) => Err(Reject::lost(&loss)),
     }
 }

@@ -9,8 +9,8 @@ use std::future::Future;
 
 use futures_util::{StreamExt as _, stream};
 use lease::{
-    Command, Committed, Error, HandoffState, HandoffStep, Key, Lease, LeaseId, Loss, Outcome,
-    Query, Transaction, View,
+    Command, Committed, Error, HandoffState, HandoffStep, Key, Lease, LeaseId, Outcome, Query,
+    Transaction, View,
 };
 use leasehold_api::{
     Code,
@@ -223,15 +223,6 @@ pub(crate) async fn find(app: &App, caller: &Caller, id: &str) -> Result<Lease, 
         .await?
         .filter(|lease| caller.sees(lease.labels.tenant()))
         .ok_or_else(Reject::no_lease)
-}
-
-pub(crate) fn ended(status: lease::Status) -> Loss {
-    match status {
-        lease::Status::Expired => Loss::Expired,
-        lease::Status::Released => Loss::Released,
-        lease::Status::Revoked => Loss::Revoked { why: "".into() },
-        lease::Status::Active | lease::Status::Pending => Loss::Unknown,
-    }
 }
 
 /// Whether tokens still count. What another tenant holds is unknown to a caller that is bound to one.

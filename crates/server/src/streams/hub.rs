@@ -10,7 +10,7 @@ use std::{
 };
 
 use futures_util::future::OptionFuture;
-use lease::{Authority, Clock, Event, EventKind, Identity, LeaseQuery, Loss, Status, Watching};
+use lease::{Authority, Clock, Event, Identity, LeaseQuery, Loss, Status, Watching};
 use leasehold_api::stream::{Down, Lost};
 use leasehold_client::{Change, Follower};
 use tokio::sync::mpsc;
@@ -172,7 +172,7 @@ impl Hub {
             outlet.send(Down::Lost(Lost {
                 key: event.key.clone(),
                 token: lease.token,
-                loss: loss(event),
+                loss: Loss::of(event).unwrap_or(Loss::Unknown),
                 revision: event.revision,
             }));
         }
@@ -215,18 +215,6 @@ async fn count(authority: &dyn Authority, metrics: &Metrics) {
     match authority.leases(query).await {
         Ok(page) => metrics.set_live_leases(page.items.iter().map(|lease| &lease.key)),
         Err(error) => tracing::warn!(%error, "live leases could not be counted"),
-    }
-}
-
-fn loss(event: &Event) -> Loss {
-    match event.kind {
-        EventKind::LeaseExpired => Loss::Expired,
-        EventKind::LeaseRevoked => Loss::Revoked {
-            why: event.detail.clone().unwrap_or_default(),
-        },
-        EventKind::LeaseStolen => Loss::Stolen,
-        EventKind::LeaseReleased => Loss::Released,
-        _ => Loss::Unknown,
     }
 }
 

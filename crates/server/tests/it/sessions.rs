@@ -8,7 +8,7 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-use lease::{EventKind, EventQuery, LeaseQuery, RecordQuery, Status};
+use lease::{EventCause, EventKind, EventQuery, LeaseQuery, RecordQuery, Status, session::State};
 use leasehold_server::SessionOptions;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -125,7 +125,7 @@ async fn two_hundred_identical_starts_are_one_session() {
     let accepted = answers.iter().filter(|(_, a)| a["status"] == "accepted");
     assert_eq!(accepted.count(), 1);
     let starts = events(&server).await.into_iter().filter(|event| {
-        event.kind == EventKind::RecordPut && event.detail.as_deref() == Some("new")
+        event.kind == EventKind::RecordPut && event.cause == Some(EventCause::Session(State::New))
     });
     assert_eq!(starts.count(), 1);
     assert_eq!(leases(&server, None).await.len(), 1);

@@ -1,8 +1,8 @@
 //! Handing a key over: every step, its deadline, its way back and its repeat (L18).
 
 use lease::{
-    Acquire, Error, EventKind, Grace, Handoff, HandoffStage, HandoffState, HandoffStep, Labels,
-    Lease, LeaseRef, Loss, OnOutage,
+    Acquire, Error, EventCause, EventKind, Grace, Handoff, HandoffStage, HandoffState, HandoffStep,
+    Labels, Lease, LeaseRef, Loss, OnOutage,
 };
 
 use super::{Harness, Stage};
@@ -110,6 +110,17 @@ pub async fn l18_a_key_moves_in_one_step(harness: &dyn Harness) {
     assert_eq!(stage.story("a").await, story);
     let events = stage.events().await;
     assert_eq!(events[3].at, events[4].at, "no moment without an owner");
+    let bob = || stage.holder("bob");
+    let causes = [
+        None,
+        Some(EventCause::Successor(bob())),
+        Some(EventCause::Successor(bob())),
+        Some(EventCause::HandedOverTo(bob())),
+        Some(EventCause::HandedOver),
+    ];
+    let found: Vec<_> = events.iter().map(|event| event.cause.clone()).collect();
+    assert_eq!(found, causes);
+    assert!(events.iter().all(|event| event.detail.is_none()));
     for event in &events {
         let shown = event.lease.as_ref().map(|it| &it.labels);
         assert_eq!(shown, Some(&lease.labels), "{event:?}");

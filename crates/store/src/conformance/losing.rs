@@ -1,6 +1,6 @@
 //! Losing: punctual expiry, proven death, release and revocation (L12, L15–L17).
 
-use lease::{Acquire, Departure, EventKind, Lease, LeaseRef, Loss, Renewal, Status};
+use lease::{Acquire, Departure, EventCause, EventKind, Lease, LeaseRef, Loss, Renewal, Status};
 
 use super::{Harness, Stage};
 
@@ -107,6 +107,8 @@ pub async fn l15_leaving_releases_everything(harness: &dyn Harness) {
     assert_eq!(gone, released(["a", "b"]));
     assert_eq!(stage.live("a").await, None);
     assert_eq!(stage.live("c").await, Some(foreign));
+    let last = stage.events().await.pop().expect("an event");
+    assert_eq!(last.cause, Some(EventCause::HolderLeft));
 }
 
 /// By anyone else a release changes nothing and is no error.

@@ -1,7 +1,8 @@
 //! Records, and transactions over records and leases: everything or nothing.
 
 use lease::{
-    Committed, Error, EventKind, Expect, LeaseRef, RecordQuery, Revision, Transaction, Write,
+    Committed, Error, EventCause, EventKind, Expect, LeaseRef, Note, RecordQuery, Revision,
+    Transaction, Write, session::State,
 };
 
 use super::{Harness, Stage, stage::granted};
@@ -49,7 +50,11 @@ pub async fn a_transaction_writes_and_reads_back(harness: &dyn Harness) {
     let b = stage.record("b").await.expect("written");
     assert_eq!((&*a.value, &*b.value), (r#"{"n":1}"#, "[]"));
     assert!(a.revision < b.revision, "each write has its own revision");
-    write(&stage, vec![put(&stage, "a", r#"{"n":2}"#)]).await;
+    let typed = Write {
+        note: Some(Note::Session(State::Running)),
+        ..put(&stage, "a", r#"{"n":2}"#)
+    };
+    write(&stage, vec![typed]).await;
     let changed = stage.record("a").await.expect("written");
     assert_eq!(&*changed.value, r#"{"n":2}"#);
     assert!(changed.revision > b.revision);
@@ -57,6 +62,12 @@ pub async fn a_transaction_writes_and_reads_back(harness: &dyn Harness) {
     assert_eq!(events.len(), 3);
     assert!(events.iter().all(|it| it.kind == EventKind::RecordPut));
     assert_eq!(events[0].detail.as_deref(), Some("created"));
+    let running = EventCause::Session(State::Running);
+    assert_eq!(
+        (&events[2].cause, &events[2].detail),
+        (&Some(running), &None)
+    );
+    assert_eq!(events[0].cause, None);
     assert_eq!(events[0].revision, a.revision);
     assert!(events[0].lease.is_none());
 }

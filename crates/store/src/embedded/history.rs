@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, ops::ControlFlow};
 
 use lease::{
-    Event, EventKind, EventPage, EventQuery, Key, Lease, LeaseId, LeaseQuery, Page, Revision,
+    Event, EventKind, EventPage, EventQuery, Key, Lease, LeaseId, LeaseQuery, Loss, Page, Revision,
     Terms, UnixMillis,
 };
 use rusqlite::{Connection, Row, params};
@@ -241,7 +241,7 @@ fn ended_matches(query: &LeaseQuery, event: &Event) -> bool {
     };
     event.kind.ends_lease()
         && query.status.is_some()
-        && query.status == event.kind.ended_status()
+        && query.status == Loss::of(event).map(|loss| loss.status())
         && query.id.as_deref().is_none_or(|id| event.key.id() == id)
         && query
             .holder

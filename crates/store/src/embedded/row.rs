@@ -5,14 +5,14 @@
 use std::sync::Arc;
 
 use lease::{
-    Event, EventKind, EventLease, Grace, Handoff, HandoffStage, Holder, Key, Labels, Lease,
-    LeaseId, Loss, OnOutage, Revision, Status, Terms, Token, Ttl, UnixMillis,
+    Event, EventCause, EventKind, EventLease, Grace, Handoff, HandoffStage, Holder, Key, Labels,
+    Lease, LeaseId, Loss, OnOutage, Revision, Status, Terms, Token, Ttl, UnixMillis,
     engine::{Ended, StoredSlot},
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// The first byte of everything stored. A reader that does not know it stops.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 /// Version and checksum.
 const HEAD: usize = 5;
 /// What the usual row needs, and more.
@@ -42,18 +42,10 @@ enum StateRow {
     Live(Box<LeaseRow>),
     Ended {
         id: LeaseId,
-        loss: LossRow,
+        loss: u8,
+        why: Option<Arc<str>>,
         at: UnixMillis,
     },
-}
-
-#[derive(Serialize, Deserialize)]
-enum LossRow {
-    Expired,
-    Revoked(Arc<str>),
-    Stolen,
-    Released,
-    Unknown,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -91,6 +83,7 @@ struct HandoffRow {
 #[derive(Serialize, Deserialize)]
 struct EventRow {
     lease: Option<EventLeaseRow>,
+    cause: Option<EventCause>,
     detail: Option<Arc<str>>,
 }
 
@@ -120,7 +113,8 @@ pub(super) fn from_slot(slot: StoredSlot) -> Option<Vec<u8>> {
         (Some(lease), _) => StateRow::Live(Box::new(LeaseRow::from(lease))),
         (None, Some(Ended { id, loss, at })) => StateRow::Ended {
             id,
-            loss: loss.into(),
+            loss: loss.code(),
+            why: loss.why().cloned(),
             at,
         },
         (None, None) => return None,
@@ -137,14 +131,11 @@ pub(super) fn to_slot(key: Key, bytes: &[u8]) -> Result<StoredSlot, Unreadable> 
     let SlotRow { token, state } = decode(bytes, &[key.as_str().as_bytes()])?;
     let (lease, ended) = match state {
         StateRow::Live(row) => (Some(row.into_lease(key.clone(), token)), None),
-        StateRow::Ended { id, loss, at } => (
-            None,
-            Some(Ended {
-                id,
-                loss: loss.into(),
-                at,
-            }),
-        ),
+        StateRow::Ended { id, loss, why, at } => {
+            let loss = Loss::from_code(loss, why.as_deref().unwrap_or_default());
+            let loss = loss.ok_or(Unreadable::Fields)?;
+            (None, Some(Ended { id, loss, at }))
+        }
     };
     Ok(StoredSlot {
         key,
@@ -176,6 +167,7 @@ pub(super) fn from_event(event: &Event, terms: Option<&Terms>) -> Vec<u8> {
             expires_at: lease.expires_at,
             labels: lease.labels.clone(),
         }),
+        cause: event.cause.clone(),
         detail: event.detail.clone(),
     };
     match terms {
@@ -217,7 +209,11 @@ pub(super) fn to_event(
     key: Key,
     bytes: &[u8],
 ) -> Result<Event, Unreadable> {
-    let EventRow { lease, detail } = decode(bytes, SEALED)?;
+    let EventRow {
+        lease,
+        cause,
+        detail,
+    } = decode(bytes, SEALED)?;
     Ok(Event {
         revision,
         at,
@@ -230,6 +226,7 @@ pub(super) fn to_event(
             expires_at: row.expires_at,
             labels: row.labels,
         }),
+        cause,
         detail,
     })
 }
@@ -351,30 +348,6 @@ impl From<OutageRow> for OnOutage {
             OutageRow::FailClosed => Self::FailClosed,
             OutageRow::Hold(grace) => Self::Hold(grace),
             OutageRow::Continue(grace) => Self::Continue(grace),
-        }
-    }
-}
-
-impl From<Loss> for LossRow {
-    fn from(loss: Loss) -> Self {
-        match loss {
-            Loss::Expired => Self::Expired,
-            Loss::Revoked { why } => Self::Revoked(why),
-            Loss::Stolen => Self::Stolen,
-            Loss::Released => Self::Released,
-            Loss::Unknown => Self::Unknown,
-        }
-    }
-}
-
-impl From<LossRow> for Loss {
-    fn from(row: LossRow) -> Self {
-        match row {
-            LossRow::Expired => Self::Expired,
-            LossRow::Revoked(why) => Self::Revoked { why },
-            LossRow::Stolen => Self::Stolen,
-            LossRow::Released => Self::Released,
-            LossRow::Unknown => Self::Unknown,
         }
     }
 }

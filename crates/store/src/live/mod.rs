@@ -314,6 +314,7 @@ mod tests {
             kind: EventKind::RecordPut,
             key: key.parse().unwrap(),
             lease: None,
+            cause: None,
             detail: None,
         }
     }

@@ -191,6 +191,7 @@ impl Copy<'_> {
             kind: EventKind::AuthorityResumed,
             key: Key::new("authority", self.target.store()).expect("a fixed key is well formed"),
             lease: None,
+            cause: None,
             detail: Some(Arc::from(detail.to_string())),
         }
     }

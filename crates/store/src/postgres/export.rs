@@ -1,7 +1,5 @@
 //! The schema as an end of a move, and what is read from it.
 
-use std::sync::Arc;
-
 use lease::{
     Answer, Error, Event, Key, LeaseId, Loss, Record, Revision, Token, UnixMillis,
     engine::{Ended, StoredSlot},
@@ -127,16 +125,7 @@ fn token(row: &Row, column: usize) -> Result<Token, Error> {
 }
 
 fn loss(word: &str, why: Option<&str>) -> Result<Loss, Error> {
-    Ok(match word {
-        "expired" => Loss::Expired,
-        "revoked" => Loss::Revoked {
-            why: Arc::from(why.unwrap_or_default()),
-        },
-        "stolen" => Loss::Stolen,
-        "released" => Loss::Released,
-        "unknown" => Loss::Unknown,
-        _ => return Err(damaged("how a lease ended")),
-    })
+    Loss::parse(word, why.unwrap_or_default()).ok_or_else(|| damaged("how a lease ended"))
 }
 
 async fn exists(client: &Client, table: &str) -> Result<bool, Error> {

@@ -80,6 +80,7 @@ impl Feed {
                     expires_at: lease.expires_at,
                     labels: lease.labels.clone(),
                 }),
+                cause: None,
                 detail: None,
             });
         }

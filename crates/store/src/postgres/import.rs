@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use lease::{Answer, Error, Event, Key, Record, Token, engine::StoredSlot};
+use lease::{Answer, Error, Event, EventCause, Key, Record, Token, engine::StoredSlot};
 use serde::Serialize;
 use tokio_postgres::{Transaction, types::ToSql};
 
@@ -74,6 +74,15 @@ fn number(value: u64) -> Result<i64, Error> {
 
 fn json(value: &impl Serialize) -> Result<String, Error> {
     serde_json::to_string(value).map_err(damaged)
+}
+
+/// The column of that name, as the functions write it.
+#[derive(Serialize)]
+struct Details<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cause: Option<&'a EventCause>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    detail: Option<String>,
 }
 
 /// PostgreSQL cannot hold the character NUL; a report or a reason loses nothing with it.
@@ -196,10 +205,7 @@ async fn put_fences(
         tokens.push(number(slot.token.get())?);
         ids.push(ended.id.0);
         losses.push(ended.loss.as_str());
-        whys.push(match &ended.loss {
-            lease::Loss::Revoked { why } => text(Some(why)),
-            _ => None,
-        });
+        whys.push(text(ended.loss.why().map(AsRef::as_ref)));
         ends.push(number(ended.at.get())?);
     }
     let sql = "INSERT INTO lease_fences (key, token, lease_id, loss, why, ended_ms) \
@@ -239,7 +245,10 @@ async fn put_events(transaction: &Transaction<'_>, events: &[Event]) -> Result<(
         expires.transpose()
     });
     let labels = column!(|event| event.lease.as_ref().map(|it| json(&it.labels)).transpose());
-    let details = column!(|event| Ok(text(event.detail.as_deref())));
+    let details = column!(|event| json(&Details {
+        cause: event.cause.as_ref(),
+        detail: text(event.detail.as_deref()),
+    }));
     let columns: [&(dyn ToSql + Sync); 11] = [
         &revisions,
         &times,
@@ -256,10 +265,10 @@ async fn put_events(transaction: &Transaction<'_>, events: &[Event]) -> Result<(
     let sql = "INSERT INTO lease_events (revision, at_ms, event_type, key, lease_id, runner_id, \
             incarnation, token, expires_ms, labels, details) \
         SELECT revision, at, kind, key, id, name, incarnation, token, expires, labels::jsonb, \
-            CASE WHEN detail IS NULL THEN '{}' ELSE jsonb_build_object('detail', detail) END \
+            details::jsonb \
         FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[], $5::uuid[], $6::text[], \
             $7::text[], $8::bigint[], $9::bigint[], $10::text[], $11::text[]) AS given (revision, at, \
-            kind, key, id, name, incarnation, token, expires, labels, detail) \
+            kind, key, id, name, incarnation, token, expires, labels, details) \
         ON CONFLICT (revision) DO NOTHING";
     transaction.execute(sql, &columns).await.map_err(failed)?;
     let ended = transaction.execute(ENDED, &[&revisions]).await;

@@ -35,8 +35,8 @@ use std::sync::{
 
 use lease::{
     Acquire, Acquired, Answer, Authority, Capabilities, Command, Committed, Error, HandoffState,
-    HandoffStep, Invalid, Kept, Lease, Outcome, Query, Renew, Renewals, Transaction, View, Watch,
-    Watching, answered, engine::RenewalEvents,
+    HandoffStep, Invalid, Kept, Lease, Note, Outcome, Query, Renew, Renewals, Transaction, View,
+    Watch, Watching, answered, engine::RenewalEvents,
 };
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
@@ -239,7 +239,9 @@ fn check_command(command: &Command) -> Result<(), Invalid> {
         Command::Commit(changes) => {
             for write in &changes.writes {
                 check_text("value", write.value.as_deref())?;
-                check_text("note", write.note.as_deref())?;
+                if let Some(Note::Words(words)) = &write.note {
+                    check_text("note", Some(words))?;
+                }
             }
             changes.acquire.as_ref()
         }

@@ -17,7 +17,8 @@ pub(super) const LEASE: &str = "lease_id, key, runner_id, incarnation, token, tt
 
 /// The columns of [`event`], in its order.
 pub(super) const EVENT: &str = "revision, at_ms, event_type, key, lease_id, runner_id, incarnation, \
-    token, expires_ms, labels::text, details ->> 'detail'";
+    token, expires_ms, labels::text, (details -> 'cause')::text AS cause, \
+    details ->> 'detail' AS detail";
 
 /// The authority's time without deciding anything.
 pub(super) const NOW: &str = "greatest((SELECT at_ms FROM lease_clock), \
@@ -132,7 +133,8 @@ pub(super) fn event(row: &Row, from: usize) -> Result<Event, Error> {
         kind: EventKind::parse(get(row, from + 2)?).ok_or_else(|| damaged("a sort of event"))?,
         key: key(row, from + 3)?,
         lease: about,
-        detail: get::<Option<&str>>(row, from + 10)?.map(Arc::from),
+        cause: get::<Option<&str>>(row, from + 10)?.map(json).transpose()?,
+        detail: get::<Option<&str>>(row, from + 11)?.map(Arc::from),
     })
 }
 

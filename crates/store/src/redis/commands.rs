@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use lease::{
-    Acquire, Committed, Departure, Error, HandoffStep, Holder, Key, Labels, Lease, LeaseRef, Renew,
-    Renewals, Renewed, Revision, Revoke, Status, Token, Transaction, Verdict, Want,
+    Acquire, Committed, Departure, Error, EventCause, HandoffStep, Holder, Key, Labels, Lease,
+    LeaseRef, Note, Renew, Renewals, Renewed, Revision, Revoke, Status, Token, Transaction,
+    Verdict, Want,
 };
 
 use super::{
@@ -34,6 +35,11 @@ fn labels(labels: &Labels) -> Result<String, Error> {
         return Ok(String::new());
     }
     serde_json::to_string(labels).map_err(|error| Error::Broken(error.to_string()))
+}
+
+/// The cause of an event as the scripts keep it.
+fn cause(cause: &EventCause) -> Result<String, Error> {
+    serde_json::to_string(cause).map_err(|error| Error::Broken(error.to_string()))
 }
 
 /// Gives a lease back.
@@ -170,14 +176,15 @@ impl Inner {
     }
 
     pub(super) async fn depart(&self, departure: Departure) -> Result<Vec<Lease>, Error> {
-        let (how, why) = match departure {
-            Departure::Died(_) => ("died", "its holder died"),
-            Departure::Succeeded(_) => ("succeeded", "its holder restarted"),
-            Departure::Left(_) => ("left", "its holder left"),
+        let how = match departure {
+            Departure::Died(_) => "died",
+            Departure::Succeeded(_) => "succeeded",
+            Departure::Left(_) => "left",
         };
+        let cause = cause(&EventCause::from(&departure))?;
         let mut call = self.call();
         call.arg(how);
-        holder(&mut call, departure.holder()).arg(why);
+        holder(&mut call, departure.holder()).arg(cause);
         let reply = self.run(&self.scripts.depart, &call, Repeat::Never).await?;
         wire::leases(&reply, Status::Released)
     }
@@ -226,10 +233,13 @@ impl Inner {
         }
         call.number(transaction.writes.len() as u64);
         for write in &transaction.writes {
+            let (because, words) = write.note.clone().map_or((None, None), Note::parts);
+            let because = because.as_ref().map(cause).transpose()?;
             call.arg(write.key.as_str())
                 .arg(if write.value.is_some() { "1" } else { "0" })
                 .arg(write.value.as_deref().unwrap_or_default())
-                .arg(write.note.as_deref().unwrap_or_default());
+                .arg(words.as_deref().unwrap_or_default())
+                .arg(because.unwrap_or_default());
         }
         call.number(transaction.release.len() as u64);
         for lease in &transaction.release {

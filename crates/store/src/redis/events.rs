@@ -41,6 +41,7 @@ pub(super) fn entry(value: &Value) -> Result<Entry, Error> {
             field("expires"),
             field("labels"),
             field("detail"),
+            field("cause"),
         ],
     )?;
     let terms = match wire::text(field("terms")).as_str() {
@@ -86,7 +87,7 @@ pub(super) fn news(json: &[u8]) -> Result<Vec<Event>, Error> {
         .collect()
 }
 
-fn build(revision: u64, fields: &[&Value; 10]) -> Result<Event, Error> {
+fn build(revision: u64, fields: &[&Value; 11]) -> Result<Event, Error> {
     let [
         at,
         kind,
@@ -98,6 +99,7 @@ fn build(revision: u64, fields: &[&Value; 10]) -> Result<Event, Error> {
         expires,
         labels,
         detail,
+        cause,
     ] = fields;
     let id = wire::text(id);
     let lease = if id.is_empty() {
@@ -113,12 +115,17 @@ fn build(revision: u64, fields: &[&Value; 10]) -> Result<Event, Error> {
         })
     };
     let detail = wire::text(detail);
+    let cause = match wire::text(cause).as_str() {
+        "" => None,
+        json => Some(serde_json::from_str(json).map_err(|_| wire::broken("a cause"))?),
+    };
     Ok(Event {
         revision: Revision::new(revision),
         at: wire::millis(at),
         kind: EventKind::parse(&wire::text(kind)).ok_or_else(|| wire::broken("an event"))?,
         key: wire::key(key)?,
         lease,
+        cause,
         detail: (!detail.is_empty()).then(|| detail.into()),
     })
 }

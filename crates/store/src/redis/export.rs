@@ -237,15 +237,8 @@ fn slot(value: &Value) -> Result<StoredSlot, Error> {
                 id: wire::text(id)
                     .parse()
                     .map_err(|_| wire::broken("a lease's id"))?,
-                loss: match wire::text(loss).as_str() {
-                    "expired" => Loss::Expired,
-                    "revoked" => Loss::Revoked {
-                        why: wire::text(why).into(),
-                    },
-                    "stolen" => Loss::Stolen,
-                    "released" => Loss::Released,
-                    _ => Loss::Unknown,
-                },
+                loss: Loss::parse(&wire::text(loss), &wire::text(why))
+                    .ok_or_else(|| wire::broken("a loss"))?,
                 at: wire::millis(at),
             });
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ::redis::Value;
 use lease::{
-    Error, Event, EventKind, EventPage, EventQuery, Key, Lease, LeaseId, LeaseQuery, Page,
+    Error, Event, EventKind, EventPage, EventQuery, Key, Lease, LeaseId, LeaseQuery, Loss, Page,
     Revision, UnixMillis,
 };
 
@@ -278,7 +278,7 @@ fn ended_matches(query: &LeaseQuery, event: &Event) -> bool {
         return false;
     };
     query.status.is_some()
-        && query.status == event.kind.ended_status()
+        && query.status == Loss::of(event).map(|loss| loss.status())
         && query
             .kind
             .as_deref()

@@ -73,14 +73,10 @@ fn add_slot(call: &mut Call, slot: &StoredSlot) -> Result<(), Error> {
                 .arg(handoff);
         }
         (None, Some(ended)) => {
-            let why = match &ended.loss {
-                lease::Loss::Revoked { why } => &**why,
-                _ => "",
-            };
             call.arg("0")
                 .arg(ended.id.to_string())
                 .arg(ended.loss.as_str())
-                .arg(why)
+                .arg(ended.loss.why().map_or("", |why| why))
                 .number(ended.at.get());
         }
         (None, None) => {
@@ -96,8 +92,10 @@ fn add_event(call: &mut Call, event: &Event) -> Result<(), Error> {
         .number(event.at.get())
         .arg(event.key.as_str());
     let detail = event.detail.as_deref().unwrap_or_default();
+    let cause = event.cause.as_ref().map(json).transpose()?;
+    let cause = cause.unwrap_or_default();
     let Some(lease) = &event.lease else {
-        call.arg("0").arg(detail);
+        call.arg("0").arg(detail).arg(cause);
         return Ok(());
     };
     let labels = labels(&lease.labels)?;
@@ -108,7 +106,8 @@ fn add_event(call: &mut Call, event: &Event) -> Result<(), Error> {
         .number(lease.token.get())
         .number(lease.expires_at.get())
         .arg(labels)
-        .arg(detail);
+        .arg(detail)
+        .arg(cause);
     Ok(())
 }
 

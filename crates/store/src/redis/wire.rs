@@ -388,16 +388,9 @@ pub(super) fn loss(value: &Value) -> Result<Option<Loss>, Error> {
     let Some(word) = parts.get(1).map(text) else {
         return Err(broken("a loss"));
     };
-    Ok(Some(match word.as_str() {
-        "expired" => Loss::Expired,
-        "revoked" => Loss::Revoked {
-            why: parts.get(2).map(text).unwrap_or_default().into(),
-        },
-        "stolen" => Loss::Stolen,
-        "released" => Loss::Released,
-        "unknown" => Loss::Unknown,
-        _ => return Err(broken("a loss")),
-    }))
+    let why = parts.get(2).map(text).unwrap_or_default();
+    let loss = Loss::parse(&word, &why).ok_or_else(|| broken("a loss"))?;
+    Ok(Some(loss))
 }
 
 /// Where a handoff stands.

@@ -45,6 +45,7 @@ fn event(kind: &str, id: &str, holder: &str, token: u64, what: EventKind) -> Eve
             expires_at: UnixMillis::new(35_000),
             labels: Labels::new(labels).unwrap(),
         }),
+        cause: None,
         detail: None,
     }
 }

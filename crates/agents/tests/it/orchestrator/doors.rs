@@ -3,7 +3,10 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use lease::{EventKind, EventQuery, Key, session};
+use lease::{
+    EventCause, EventKind, EventQuery, Key,
+    session::{self, State},
+};
 use leasehold_clock::System;
 use leasehold_server::{Options, Server, SessionOptions};
 use leasehold_testkit::wait::{until, until_some};
@@ -110,7 +113,8 @@ impl Api {
         };
         let page = self.world.authority.events(query).await.unwrap();
         let starts = page.events.iter().filter(|event| {
-            event.kind == EventKind::RecordPut && event.detail.as_deref() == Some("new")
+            event.kind == EventKind::RecordPut
+                && event.cause == Some(EventCause::Session(State::New))
         });
         starts.count()
     }

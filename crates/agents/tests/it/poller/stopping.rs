@@ -58,7 +58,7 @@ async fn stop_releases_each_target_after_its_own_poll_and_presence_last(kind: Ki
         .filter(|event| event.kind == EventKind::LeaseReleased)
         .filter(|event| {
             let holder = event.lease.as_ref().map(|lease| lease.holder.name.as_str());
-            holder == Some(&me) && event.detail.is_none()
+            holder == Some(&me) && event.cause.is_none()
         })
         .map(|event| event.key.kind())
         .collect();

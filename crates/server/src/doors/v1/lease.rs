@@ -1,6 +1,6 @@
 //! One lease: look at it, check it, give it back, take it away.
 
-use ::lease::{LeaseRef, Revoke, Status, Token};
+use ::lease::{LeaseRef, Loss, Revoke, Status, Token};
 use axum::extract::{Path, State};
 use leasehold_api::{Lease, RevokeRequest, Success, ValidateAnswer, ValidateRequest, paths};
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -97,5 +97,5 @@ async fn revoke(
     if lease.status == Status::Revoked {
         return Ok(Json(Lease::from(&lease)));
     }
-    Err(Reject::lost(&ops::ended(lease.status)))
+    Err(Reject::lost(&Loss::from_status(lease.status)))
 }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use lease::{
-    Authority, Event, EventKind, HandoffStage, Holder, Lease, Revision, UnixMillis,
+    Authority, Event, EventCause, EventKind, HandoffStage, Holder, Lease, Revision, UnixMillis,
     registry::{
         CAMERA, Camera, DEPLOYMENT, Decisions, Deployment, Holding, Member, RUNNER, Report, Runner,
         Site, SiteCamera, Split, TROUBLE, Trouble, ZONE, Zone, present_runner,
@@ -30,7 +30,7 @@ pub(crate) struct Planned {
     /// The cameras that concern each runner: those that it has, and those that it should take.
     of_runner: HashMap<Arc<str>, Vec<Arc<str>>>,
     /// The cameras that were offered to each holder.
-    offered: HashMap<Arc<str>, Vec<Arc<str>>>,
+    offered: HashMap<Holder, Vec<Arc<str>>>,
     pub(super) generation: u64,
     pub(super) until: Option<UnixMillis>,
 }
@@ -43,9 +43,7 @@ impl Planned {
 
     /// The cameras that were offered to a holder and have not moved yet.
     pub fn offered_to(&self, holder: &Holder) -> &[Arc<str>] {
-        self.offered
-            .get(holder.to_string().as_str())
-            .map_or(&[], Vec::as_slice)
+        self.offered.get(holder).map_or(&[], Vec::as_slice)
     }
 }
 
@@ -150,7 +148,7 @@ impl State {
             holder: lease.holder.clone(),
             token: lease.token,
             since: lease.acquired_at,
-            offered_to: open.map(|handoff| handoff.successor.to_string().into()),
+            offered_to: open.map(|handoff| handoff.successor.clone()),
         };
         self.site.holdings.insert(lease.key.id().into(), holding);
     }
@@ -190,7 +188,7 @@ impl State {
                     .push(name.clone());
             }
         }
-        let mut offered: HashMap<Arc<str>, Vec<Arc<str>>> = HashMap::new();
+        let mut offered: HashMap<Holder, Vec<Arc<str>>> = HashMap::new();
         for (name, holding) in &site.holdings {
             if let Some(to) = &holding.offered_to {
                 offered.entry(to.clone()).or_default().push(name.clone());
@@ -252,8 +250,10 @@ impl State {
                 if known == Some(lease.token) =>
             {
                 if let Some(holding) = holdings.get_mut(&name) {
-                    let to = event.detail.clone();
-                    holding.offered_to = to.filter(|_| event.kind == EventKind::HandoffOffered);
+                    holding.offered_to = match &event.cause {
+                        Some(EventCause::Successor(to)) => Some(to.clone()),
+                        _ => None,
+                    };
                 }
             }
             kind if kind.ends_lease() && known == Some(lease.token) => {

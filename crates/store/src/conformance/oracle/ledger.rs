@@ -295,9 +295,9 @@ impl Ledger {
         }
         each("events", &oracle, &store, |a, b| {
             same(
-                "detail",
-                (a.key.clone(), &a.detail),
-                (b.key.clone(), &b.detail),
+                "cause and detail",
+                (a.key.clone(), &a.cause, &a.detail),
+                (b.key.clone(), &b.cause, &b.detail),
             )?;
             if self.exact {
                 same("time of an event", a.at, b.at)?;

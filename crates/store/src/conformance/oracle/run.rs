@@ -4,9 +4,11 @@ use std::{collections::HashMap, time::Duration};
 
 use lease::{
     Acquire, Acquired, Command, Departure, Engine, Event, EventKind, Expect, Grace, HandoffStep,
-    Holder, Key, Labels, Lease, LeaseId, LeaseQuery, LeaseRef, OnOutage, Outcome, RecordQuery,
-    Renew, Renewal, Renewals, Revision, Revoke, Status, Transaction, Ttl, UnixMillis, Want, Write,
+    Holder, Key, Labels, Lease, LeaseId, LeaseQuery, LeaseRef, Note, OnOutage, Outcome,
+    RecordQuery, Renew, Renewal, Renewals, Revision, Revoke, Status, Transaction, Ttl, UnixMillis,
+    Want, Write,
     engine::{Decision, Effects, Options, Ticket},
+    session::State,
 };
 
 use super::{
@@ -318,7 +320,11 @@ impl<'a> Run<'a> {
             let write = Write {
                 key: self.record_key(*record),
                 value: put.then(|| self.writes.to_string().into()),
-                note: Some("a note".into()),
+                note: Some(if self.writes.is_multiple_of(2) {
+                    Note::Session(State::Running)
+                } else {
+                    "a note".into()
+                }),
             };
             sides.0.writes.push(write.clone());
             sides.1.writes.push(write);

@@ -69,7 +69,8 @@ BEGIN
             AND l.tenant_id IS NOT DISTINCT FROM r -> 'labels' ->> 'tenant' AND lh_lapsed(l, n) THEN
             l := lh_end(l, n, 'lease_expired', 'expired', 'expired', NULL, NULL);
         ELSE
-            l := lh_end(l, n, 'lease_stolen', 'expired', 'stolen', NULL, r ->> 'force');
+            l := lh_end(l, n, 'lease_stolen', 'expired', 'stolen', NULL,
+                jsonb_strip_nulls(jsonb_build_object('detail', r -> 'force')));
         END IF;
     END IF;
     RETURN lh_grant(k, next_token, name, inc, ttl, r -> 'on_outage',

@@ -35,7 +35,8 @@ BEGIN
     END IF;
     INSERT INTO lease_events (revision, event_type, at_ms, key, details)
     VALUES (rev, CASE WHEN new_value IS NULL THEN 'record_removed' ELSE 'record_put' END, n, k,
-        CASE WHEN r ->> 'note' IS NULL THEN '{}' ELSE jsonb_build_object('detail', r -> 'note') END);
+        CASE WHEN r -> 'note' ? 'words' THEN jsonb_build_object('detail', r -> 'note' -> 'words')
+            WHEN r -> 'note' ? 'session' THEN jsonb_build_object('cause', r -> 'note') ELSE '{}' END);
 END $$;
 
 -- Several changes that happen together or not at all.

@@ -4,8 +4,8 @@ DECLARE
     how text := CASE WHEN r ? 'died' THEN 'died' WHEN r ? 'left' THEN 'left' ELSE 'succeeded' END;
     name text := r -> how ->> 'name';
     inc text := r -> how ->> 'incarnation';
-    detail text := CASE how WHEN 'died' THEN 'its holder died' WHEN 'left' THEN 'its holder left'
-        ELSE 'its holder restarted' END;
+    details jsonb := jsonb_build_object('cause', CASE how WHEN 'died' THEN 'holder_died'
+        WHEN 'left' THEN 'holder_left' ELSE 'holder_restarted' END);
     w lease_waiters;
     l leases;
     answers text[] := '{}';
@@ -28,7 +28,7 @@ BEGIN
         IF lh_lapsed(l, n) THEN
             PERFORM lh_expire(l, n);
         ELSE
-            l := lh_end(l, n, 'lease_released', 'released', 'released', NULL, detail);
+            l := lh_end(l, n, 'lease_released', 'released', 'released', NULL, details);
             answers := answers || lh_lease_json(l)::text;
             PERFORM lh_serve(l.key, n);
         END IF;

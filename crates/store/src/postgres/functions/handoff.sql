@@ -1,8 +1,9 @@
 -- Handing over (L18).
 
-CREATE FUNCTION lh_holder_text(holder jsonb) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
+-- Why, for programs: with the other holder that it concerns.
+CREATE FUNCTION lh_cause(word text, holder jsonb) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
-    RETURN (holder ->> 'name') || '#' || (holder ->> 'incarnation');
+    RETURN jsonb_build_object('cause', jsonb_build_object(word, holder));
 END $$;
 
 -- The state of a handoff: its word, and the fields of what it is about.
@@ -20,7 +21,7 @@ CREATE FUNCTION lh_set_stage(l leases, stage jsonb, kind text, n bigint) RETURNS
 LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE leases SET handoff = stage WHERE lease_id = l.lease_id RETURNING * INTO l;
-    PERFORM lh_announce(l, n, kind, lh_next_revision(), lh_holder_text(stage -> 'successor'));
+    PERFORM lh_announce(l, n, kind, lh_next_revision(), lh_cause('successor', stage -> 'successor'));
     RETURN lh_state('open', stage);
 END $$;
 
@@ -81,7 +82,7 @@ BEGIN
         END IF;
         UPDATE leases SET handoff = NULL WHERE lease_id = l.lease_id RETURNING * INTO l;
         PERFORM lh_announce(l, n, 'handoff_cancelled', lh_next_revision(),
-            'called off by ' || lh_holder_text(r -> 'by'));
+            lh_cause('cancelled_by', r -> 'by'));
         RETURN lh_state('void', NULL);
     END IF;
     -- The commit: in one step the old lease ends and the successor has the key, with a larger token
@@ -92,7 +93,7 @@ BEGIN
     moved := open || jsonb_build_object('stage', 'committed',
         'until', n + (open ->> 'confirm_ms')::bigint, 'from', l.token);
     before := lh_end(l, n, 'lease_released', 'released', 'released', NULL,
-        'handed over to ' || lh_holder_text(open -> 'successor'));
+        lh_cause('handed_over_to', open -> 'successor'));
     RETURN lh_moved(lh_grant(l.key, lh_token_after(l.token, n), open -> 'successor' ->> 'name',
         open -> 'successor' ->> 'incarnation', l.ttl_ms, l.on_outage, l.release_on_death, l.labels,
         (moved ->> 'until')::bigint, moved, n));

@@ -47,18 +47,19 @@ BEGIN
     RETURN coalesce(l.expires_ms + l.withheld_ms <= n, false);
 END $$;
 
-CREATE FUNCTION lh_announce(l leases, n bigint, kind text, rev bigint, detail text) RETURNS void
+-- `details`: the event's cause, for programs, and its detail, in words for people.
+CREATE FUNCTION lh_announce(l leases, n bigint, kind text, rev bigint, details jsonb) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO lease_events (revision, lease_id, event_type, at_ms, key, token, runner_id,
         incarnation, expires_ms, labels, details)
     VALUES (rev, l.lease_id, kind, n, l.key, l.token, l.runner_id, l.incarnation, l.expires_ms,
-        l.labels, CASE WHEN detail IS NULL THEN '{}' ELSE jsonb_build_object('detail', detail) END);
+        l.labels, coalesce(lh_announce.details, '{}'));
 END $$;
 
 -- Ends a lease. Its token stays behind.
 CREATE FUNCTION lh_end(l leases, n bigint, kind text, new_status text, new_loss text, new_why text,
-    detail text) RETURNS leases LANGUAGE plpgsql AS $$
+    details jsonb) RETURNS leases LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE leases SET status = new_status, ended_ms = n, loss = new_loss, why = new_why
     WHERE lease_id = l.lease_id RETURNING * INTO l;
@@ -66,7 +67,7 @@ BEGIN
     VALUES (l.key, l.token, l.lease_id, new_loss, new_why, n)
     ON CONFLICT (key) DO UPDATE SET token = excluded.token, lease_id = excluded.lease_id,
         loss = excluded.loss, why = excluded.why, ended_ms = excluded.ended_ms;
-    PERFORM lh_announce(l, n, kind, lh_next_revision(), detail);
+    PERFORM lh_announce(l, n, kind, lh_next_revision(), details);
     RETURN l;
 END $$;
 
@@ -88,7 +89,7 @@ BEGIN
         on_death, n, expires, 'active', facts, moved, expires + withheld)
     RETURNING * INTO l;
     PERFORM lh_announce(l, n, 'lease_acquired', rev,
-        CASE WHEN moved IS NOT NULL THEN 'handed over by the previous holder' END);
+        CASE WHEN moved IS NOT NULL THEN '{"cause": "handed_over"}'::jsonb END);
     IF l.timer_ms < current_setting('leasehold.timer')::bigint THEN
         PERFORM set_config('leasehold.timer', l.timer_ms::text, true);
     END IF;

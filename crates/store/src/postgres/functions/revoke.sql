@@ -12,7 +12,8 @@ BEGIN
         PERFORM lh_expire(l, n);
         RETURN 'null';
     END IF;
-    l := lh_end(l, n, 'lease_revoked', 'revoked', 'revoked', reason, reason);
+    l := lh_end(l, n, 'lease_revoked', 'revoked', 'revoked', reason,
+        jsonb_build_object('detail', reason));
     PERFORM lh_serve(l.key, n);
     RETURN lh_lease_json(l);
 END $$;

@@ -6,7 +6,7 @@ for _ = 1, expects do
   if actual ~= tonumber(expected) then return done({'C', key, actual or -1}) end
 end
 for place = 1, tonumber(arg()) do
-  writes[place] = {key = arg(), put = arg(), value = arg(), note = arg()}
+  writes[place] = {key = arg(), put = arg(), value = arg(), words = arg(), cause = arg()}
 end
 for place = 1, tonumber(arg()) do
   releases[place] = {arg(), tonumber(arg()), arg(), arg()}
@@ -27,8 +27,9 @@ for _, write in ipairs(writes) do
     revision = revision + 1
     changed = true
     local event = write.put == '1' and 'record_put' or 'record_removed'
-    append(key, 'event', event, 'at', now, 'key', key, 'detail', write.note)
-    tell(event, {key = key}, write.note)
+    append(key, 'event', event, 'at', now, 'key', key, 'detail', write.words,
+      'cause', write.cause)
+    tell(event, {key = key}, write.words, write.cause)
     if kind == 'target' then
       if write.put == '1' then
         call('SET', TARGET .. id, write.value)

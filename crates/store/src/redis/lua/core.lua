@@ -228,11 +228,11 @@ local function watched()
   return audience
 end
 
-local function tell(event, slot, detail)
+local function tell(event, slot, detail, cause)
   if watched() then
     news[#news + 1] = {text(revision), text(now), event, slot.key, slot.id or '', slot.name or '',
       slot.incarnation or '', text(slot.token or 0), text(slot.expires or 0), slot.labels or '',
-      detail or ''}
+      detail or '', cause or ''}
   end
 end
 
@@ -246,22 +246,23 @@ local function append(key, ...)
   call('ZADD', LAST, text(revision), key)
 end
 
--- Appends an event about the lease in `slot` (L19). All have the same fields, so that the stream
--- stores their names once per node.
-local function emit(event, slot, detail, terms)
+-- Appends an event about the lease in `slot` (L19). Nearly all have the same fields, so that the stream
+-- stores their names once per node. `detail`: words for people; `cause`: JSON in the kernel's form.
+local function emit(event, slot, detail, terms, cause)
   revision = revision + 1
   changed = true
   append(slot.key, 'event', event, 'at', now, 'key', slot.key, 'lease', slot.id,
     'holder', slot.name, 'incarnation', slot.incarnation, 'token', slot.token,
-    'expires', slot.expires, 'labels', slot.labels, 'detail', detail or '', 'terms', terms or '')
-  tell(event, slot, detail)
+    'expires', slot.expires, 'labels', slot.labels, 'detail', detail or '', 'terms', terms or '',
+    unpack(cause and {'cause', cause} or {}))
+  tell(event, slot, detail, cause)
 end
 
 -- Ends the lease in `slot`. The token stays behind.
-local function finish(slot, loss, event, detail, why)
+local function finish(slot, loss, event, detail, why, cause)
   -- What the event does not carry, so that the lease can be shown as it was.
   emit(event, slot, detail, table.concat({slot.ttl, slot.policy, slot.grace, slot.death,
-    slot.acquired, slot.renewed, slot.stats}, ' '))
+    slot.acquired, slot.renewed, slot.stats}, ' '), cause)
   slot.dropped = not slot.foreign
   slot.live, slot.tampered, slot.ended, slot.why, slot.over = false, false, loss, why, true
   touch(slot)
@@ -280,7 +281,7 @@ local function grant(slot, request, expires, handoff)
   if slot.policy == '1' then slot.lapses = expires + slot.grace end
   slot.value = slot.kind == 'node' and '1' or slot.name
   slot.id = lease_id(now, revision + 1)
-  emit('lease_acquired', slot, handoff and 'handed over by the previous holder')
+  emit('lease_acquired', slot, nil, nil, handoff and '"handed_over"' or nil)
   touch(slot)
   return slot
 end

@@ -1,6 +1,6 @@
 -- A holder's end is known: what it had is released (L15). Its waits end first: nothing that is
 -- released here may go back to them.
-local how, name, incarnation, why = arg(), arg(), arg(), arg()
+local how, name, incarnation, cause = arg(), arg(), arg(), arg()
 local function concerned(other_name, other)
   if other_name ~= name then return false end
   if how == 'succeeded' then return other ~= incarnation end
@@ -28,7 +28,7 @@ for _, key in ipairs(keys) do
   if slot.live and concerned(slot.name, slot.incarnation)
     and (how ~= 'died' or slot.death == '1') and not settle(slot) then
     released[#released + 1] = wire(slot)
-    finish(slot, 'released', 'lease_released', why)
+    finish(slot, 'released', 'lease_released', nil, nil, cause)
     serve(slot)
   end
 end

@@ -15,6 +15,12 @@ local function encode(handoff)
     .. ',"confirm_ms":' .. text(handoff.confirm_ms) .. from .. '}'
 end
 
+-- Why, for programs: with the other holder that it concerns.
+local function cause(word, holder)
+  return '{"' .. word .. '":{"name":' .. cjson.encode(holder.name) .. ',"incarnation":'
+    .. cjson.encode(holder.incarnation) .. '}}'
+end
+
 local function is_successor(handoff, name, incarnation)
   return handoff.successor.name == name and handoff.successor.incarnation == incarnation
 end
@@ -22,7 +28,7 @@ end
 local function set_stage(slot, handoff, event)
   slot.handoff = encode(handoff)
   touch(slot)
-  emit(event, slot, handoff.successor.name .. '#' .. handoff.successor.incarnation)
+  emit(event, slot, nil, nil, cause('successor', handoff.successor))
   return {'O', slot.handoff}
 end
 
@@ -67,8 +73,7 @@ elseif step == 'commit' then
   if not next_token(slot) then return done({'V'}) end
   local successor = open.successor
   open.stage, open['until'], open.from = 'committed', now + open.confirm_ms, slot.token
-  finish(slot, 'released', 'lease_released',
-    'handed over to ' .. successor.name .. '#' .. successor.incarnation)
+  finish(slot, 'released', 'lease_released', nil, nil, cause('handed_over_to', successor))
   grant(slot, {name = successor.name, incarnation = successor.incarnation, ttl = slot.ttl,
     policy = slot.policy, grace = slot.grace, death = slot.death, labels = slot.labels},
     open['until'], encode(open))
@@ -92,5 +97,6 @@ if open.stage == 'committed' or not (is_successor(open, name, incarnation) or by
 end
 slot.handoff = ''
 touch(slot)
-emit('handoff_cancelled', slot, 'called off by ' .. name .. '#' .. incarnation)
+emit('handoff_cancelled', slot, nil, nil,
+  cause('cancelled_by', {name = name, incarnation = incarnation}))
 return done({'V'})

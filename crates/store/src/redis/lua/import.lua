@@ -98,12 +98,12 @@ local function event()
   local id, kind, at, key, about = arg(), arg(), arg(), arg(), arg()
   if about == '1' then
     local lease, holder, incarnation, token = arg(), arg(), arg(), arg()
-    local expires, labels, detail = arg(), arg(), arg()
+    local expires, labels, detail, cause = arg(), arg(), arg(), arg()
     append(id, key, 'event', kind, 'at', at, 'lease', lease, 'holder', holder,
       'incarnation', incarnation, 'token', token, 'expires', expires, 'labels', labels,
-      'detail', detail, 'terms', '')
+      'detail', detail, 'terms', '', 'cause', cause)
   else
-    append(id, key, 'event', kind, 'at', at, 'detail', arg())
+    append(id, key, 'event', kind, 'at', at, 'detail', arg(), 'cause', arg())
   end
 end
 

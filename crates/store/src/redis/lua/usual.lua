@@ -57,7 +57,7 @@ do
     newer[#newer + 1] = key
     if watched == nil then watched = call('PUBSUB', 'NUMSUB', NEWS)[2] > 0 end
     if watched then
-      news[#news + 1] = {number, at, event, key, id, name, incarnation, token, expires, labels, ''}
+      news[#news + 1] = {number, at, event, key, id, name, incarnation, token, expires, labels, '', ''}
     end
   end
 
