@@ -1,10 +1,10 @@
 //! `leasehold poll`.
 
-use std::{process::ExitCode, sync::Arc, time::Duration};
+use std::{process::ExitCode, sync::Arc};
 
 use lease::Authority;
 use leasehold_agents::poller::{self, program};
-use leasehold_clock::System;
+use leasehold_clock::{Backoff, System};
 use leasehold_store::{OpenError, Store};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -14,9 +14,8 @@ use crate::{
     exit::{Exit, Failure, Outcome},
 };
 
-/// The pauses between attempts to reach the store grow from the first to the longest.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// The first and the longest pause between attempts to reach the store, in ms.
+const PAUSE_MS: (u64, u64) = (100, 5_000);
 
 /// Poll targets, together with every other instance that does
 ///
@@ -83,7 +82,7 @@ async fn wait_for_authority(
     store: Option<&str>,
     config: &Config,
 ) -> Result<(Arc<dyn Authority>, Option<Store>), Failure> {
-    let mut pause = FIRST_PAUSE;
+    let mut backoff = Backoff::new(PAUSE_MS.0, PAUSE_MS.1);
     loop {
         match authority(store, config).await {
             Err(failure) if failure.exit == Exit::Unreachable => {
@@ -91,8 +90,7 @@ async fn wait_for_authority(
             }
             opened => return opened,
         }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
+        backoff.pause(&System).await;
     }
 }
 

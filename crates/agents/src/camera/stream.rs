@@ -15,7 +15,7 @@ use leasehold_api::{
     Time,
     worker::{CameraReport, Fence, ShardCamera},
 };
-use rand::RngExt as _;
+use leasehold_clock::Backoff;
 use tokio::{
     io::BufReader,
     process::ChildStdout,
@@ -249,7 +249,7 @@ struct Runner {
 
 impl Runner {
     async fn run(mut self) {
-        let mut pause_ms = PAUSE_MS.0;
+        let mut backoff = Backoff::new(PAUSE_MS.0, PAUSE_MS.1);
         let mut attempts = 0_u32;
         let name = self.settings.borrow().camera.camera_uuid.clone();
         loop {
@@ -268,29 +268,28 @@ impl Runner {
                 Ended::Stopped => break,
                 Ended::Restart => self.seen.set(State::Starting),
                 Ended::Failed(error) => {
-                    tracing::warn!(camera = name, error, pause_ms, "stream ended");
                     self.common.metrics.reconnect(&name);
                     if self.seen.frames.load(Ordering::Relaxed) > frames {
-                        pause_ms = PAUSE_MS.0;
+                        backoff.reset();
                         attempts = 0;
                     } else {
                         attempts = attempts.saturating_add(1);
                     }
+                    let pause_ms = backoff.next_ms();
+                    tracing::warn!(camera = name, error, pause_ms, "stream ended");
                     self.seen.set(if attempts < FAILED_ATTEMPTS {
                         State::Retrying(error.clone())
                     } else {
                         State::Failed(error.clone())
                     });
                     self.status("offline", Some(error));
-                    let jitter = rand::rng().random_range(0..=pause_ms / 4);
-                    let until = self.common.clock.boot().plus(pause_ms + jitter);
+                    let until = self.common.clock.boot().plus(pause_ms);
                     tokio::select! {
                         () = self.stop.cancelled() => break,
                         // Whoever changed something wants to see whether it helps.
                         _ = self.settings.changed() => attempts = 0,
                         () = self.common.clock.sleep_until(until) => {}
                     }
-                    pause_ms = (pause_ms * 2).min(PAUSE_MS.1);
                 }
             }
         }

@@ -1,5 +1,7 @@
 //! When a worker that crashed is started again, and when it is given up.
 
+use leasehold_clock::Backoff;
+
 /// How many quick crashes in a row end the attempts.
 pub const QUICK_CRASHES: u32 = 5;
 /// The pause after the second quick crash; it doubles from there. The first restart is immediate.
@@ -20,25 +22,35 @@ pub enum Verdict {
 }
 
 /// Counts the quick crashes of one worker.
-#[derive(Clone, Copy, Default, Debug)]
+#[derive(Clone, Debug)]
 pub struct Breaker {
     quick: u32,
+    pauses: Backoff,
+}
+
+impl Default for Breaker {
+    fn default() -> Self {
+        Self {
+            quick: 0,
+            pauses: Backoff::new(FIRST_PAUSE_MS, LONGEST_PAUSE_MS),
+        }
+    }
 }
 
 impl Breaker {
     /// A worker ended unasked after so long; less than `quick_ms` is quick.
     pub fn crashed(&mut self, lived_ms: u64, quick_ms: u64) -> Verdict {
         if lived_ms >= quick_ms {
-            self.quick = 0;
+            self.reset();
         }
         self.quick += 1;
         if self.quick >= QUICK_CRASHES {
-            self.quick = 0;
+            self.reset();
             return Verdict::GiveUp;
         }
         let after_ms = match self.quick {
             1 => 0,
-            nth => (FIRST_PAUSE_MS << (nth - 2)).min(LONGEST_PAUSE_MS),
+            _ => self.pauses.next_ms(),
         };
         Verdict::Restart { after_ms }
     }
@@ -51,6 +63,7 @@ impl Breaker {
     /// Other cameras, another command: a new chance.
     pub fn reset(&mut self) {
         self.quick = 0;
+        self.pauses.reset();
     }
 }
 
@@ -61,9 +74,14 @@ mod tests {
     #[test]
     fn five_quick_crashes_give_up_and_a_long_life_forgives() {
         let mut breaker = Breaker::default();
-        let restarts = [0, 250, 500, 1000];
-        for after_ms in restarts {
-            assert_eq!(breaker.crashed(10, 1000), Verdict::Restart { after_ms });
+        for full_ms in [0, 250, 500, 1000] {
+            let Verdict::Restart { after_ms } = breaker.crashed(10, 1000) else {
+                panic!("it is started again")
+            };
+            assert!(
+                (full_ms / 2..=full_ms).contains(&after_ms),
+                "{after_ms} of {full_ms}"
+            );
         }
         assert_eq!(breaker.crashed(10, 1000), Verdict::GiveUp);
         for _ in 0..20 {

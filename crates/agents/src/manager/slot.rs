@@ -401,8 +401,7 @@ impl Slot {
         let quick_ms = desired.command.start_grace_seconds.millis();
         match self.breaker.crashed(lived_ms, quick_ms) {
             Verdict::Restart { after_ms } => {
-                let jitter = rand::random_range(0..=after_ms / 4);
-                self.start_at = now.plus(after_ms + jitter);
+                self.start_at = now.plus(after_ms);
             }
             Verdict::GiveUp => {
                 tracing::error!(

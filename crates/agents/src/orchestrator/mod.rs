@@ -26,6 +26,7 @@ use lease::{
     session::{self, Session, State},
 };
 use leasehold_client::{Announced, Change, Follower, Keeper, Presence, keeper};
+use leasehold_clock::Backoff;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use uuid::Uuid;
@@ -85,6 +86,11 @@ impl Context {
     async fn pause(&self, millis: u64) {
         self.clock.sleep_until(self.clock.boot().plus(millis)).await;
     }
+}
+
+/// The pauses between attempts while the authority is out of reach.
+fn retries() -> Backoff {
+    Backoff::new(50, 2_000)
 }
 
 /// What a session's leases say about it. A session has one tuner, however often it is asked for: its id is

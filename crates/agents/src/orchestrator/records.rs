@@ -84,15 +84,12 @@ impl Records {
         release: &[LeaseRef],
         mut edit: impl FnMut(&mut Session, lease::UnixMillis) -> bool,
     ) -> Result<Changed, Error> {
-        let mut pause_ms = 50;
+        let mut backoff = super::retries();
         loop {
             match self.change(key, release, &mut edit).await {
                 Err(error) if error.is_retryable() => {
                     tracing::warn!(%key, %error, "cannot change a session, trying again");
-                    self.clock
-                        .sleep_until(self.clock.boot().plus(pause_ms))
-                        .await;
-                    pause_ms = (pause_ms * 2).min(2_000);
+                    backoff.pause(&*self.clock).await;
                 }
                 outcome => return outcome,
             }

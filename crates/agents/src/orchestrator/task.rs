@@ -104,16 +104,13 @@ pub(super) async fn run(context: &Context, key: &Key, mut orders: watch::Receive
 /// `new → starting` in one atomic step; whoever is second loses quietly. Without an answer it is asked
 /// again: a claim that was made and not noticed would leave the session to nobody.
 async fn claim(context: &Context, key: &Key) -> Result<Claim, lease::Error> {
-    let mut pause_ms = 50;
+    let mut backoff = super::retries();
     loop {
         match try_claim(context, key).await {
             Err(error) if error.is_retryable() && !context.end.is_cancelled() => {
                 tracing::warn!(%key, %error, "cannot claim a session, trying again");
-                context
-                    .end
-                    .run_until_cancelled(context.pause(pause_ms))
-                    .await;
-                pause_ms = (pause_ms * 2).min(2_000);
+                let pause = backoff.pause(&*context.clock);
+                context.end.run_until_cancelled(pause).await;
             }
             outcome => return outcome,
         }
@@ -301,7 +298,7 @@ async fn acquire(
     );
     request.release_on_death = true;
     request.labels = super::labels(session);
-    let mut pause_ms = 50;
+    let mut backoff = super::retries();
     let mut unanswered = Unanswered {
         keeper: &context.keeper,
         request: None,
@@ -328,8 +325,7 @@ async fn acquire(
             }
             Err(keeper::Error::Failed(error)) if error.is_retryable() => {
                 tracing::warn!(session = %session.session_id, %error, "cannot ask for a lease");
-                context.pause(pause_ms).await;
-                pause_ms = (pause_ms * 2).min(2_000);
+                backoff.pause(&*context.clock).await;
             }
             Err(keeper::Error::Stopped) => {
                 return Err(Ending::new(State::Stopped, Reason::Shutdown));

@@ -7,6 +7,7 @@ use lease::{
     polling::{NODE, POLL, TARGET},
 };
 use leasehold_client::{Change, Follower};
+use leasehold_clock::Backoff;
 use tokio::sync::mpsc;
 
 use super::{
@@ -114,7 +115,7 @@ struct Reconciler {
     foreign_from: BootMillis,
     /// Not before this: the last read, or a pause after a failure.
     discovery_from: BootMillis,
-    failures: u32,
+    retries: Backoff,
     resync: bool,
 }
 
@@ -135,7 +136,7 @@ impl Reconciler {
             next_everything: now,
             foreign_from: now,
             discovery_from: now,
-            failures: 0,
+            retries: Backoff::new(RETRY_MS.0, RETRY_MS.1),
             resync: false,
         }
     }
@@ -255,10 +256,8 @@ impl Reconciler {
 
     /// The store could not say: look at everything again after a pause.
     fn failed(&mut self) {
-        let pause = RETRY_MS.0 << self.failures.min(8);
-        self.failures = self.failures.saturating_add(1);
-        let pause = jittered(pause.min(RETRY_MS.1));
-        self.discovery_from = self.shared.clock.boot().plus(pause);
+        let pause_ms = self.retries.next_ms();
+        self.discovery_from = self.shared.clock.boot().plus(pause_ms);
         self.resync = true;
     }
 
@@ -288,7 +287,7 @@ impl Reconciler {
                 shared.note_look(Ok(()));
                 shared.log_renewals();
                 self.resync = false;
-                self.failures = 0;
+                self.retries.reset();
                 let now = shared.clock.boot();
                 if everything {
                     let pause_ms = jittered(FLEET_ONLY * shared.options.discovery_ms);

@@ -8,12 +8,12 @@
 use std::sync::atomic::Ordering;
 
 use lease::{Error, UnixMillis, engine::RenewalEvents};
+use leasehold_clock::Backoff;
 
 use super::{journal::Failure, start, writer::Writer};
 
 /// The first pause before the disk is tried again, and the longest, in ms.
-const FIRST_PAUSE_MS: u64 = 500;
-const LONGEST_PAUSE_MS: u64 = 15_000;
+const PAUSE_MS: (u64, u64) = (500, 15_000);
 
 /// A disk that does not take what must be written.
 pub(super) struct Outage {
@@ -23,7 +23,7 @@ pub(super) struct Outage {
     pub next_try: UnixMillis,
     /// Not even reading works: nothing can be answered.
     pub blind: bool,
-    pause_ms: u64,
+    backoff: Backoff,
     why: String,
 }
 
@@ -42,11 +42,12 @@ impl Writer {
     pub(super) fn begin_outage(&mut self, failure: &Failure, now: UnixMillis) {
         tracing::error!(%failure, "the store's disk takes no changes; renewals and reads go on");
         self.degraded.store(true, Ordering::Release);
+        let mut backoff = Backoff::new(PAUSE_MS.0, PAUSE_MS.1);
         self.outage = Some(Outage {
             since: now,
-            next_try: now.plus(FIRST_PAUSE_MS),
+            next_try: now.plus(backoff.next_ms()),
             blind: false,
-            pause_ms: FIRST_PAUSE_MS,
+            backoff,
             why: failure.to_string(),
         });
         self.rebuild();
@@ -108,8 +109,7 @@ impl Writer {
             }
             Err(failure) => {
                 outage.why = failure.to_string();
-                outage.pause_ms = (outage.pause_ms * 2).min(LONGEST_PAUSE_MS);
-                outage.next_try = now.plus(outage.pause_ms);
+                outage.next_try = now.plus(outage.backoff.next_ms());
                 false
             }
         }

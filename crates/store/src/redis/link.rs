@@ -13,7 +13,7 @@ use std::{
 use ::redis::{AsyncConnectionConfig, Client, Cmd, Value, aio::MultiplexedConnection};
 use arc_swap::ArcSwapOption;
 use lease::{BootMillis, Clock, Error};
-use leasehold_clock::System;
+use leasehold_clock::{Backoff, System};
 use tokio::{runtime::Handle, sync::watch};
 
 use super::{
@@ -47,12 +47,22 @@ struct Connected {
 type Attempt = Result<Arc<Connected>, Error>;
 
 /// The attempt under way, why the last one failed, and when the next one may be made.
-#[derive(Default)]
 struct Connecting {
     attempt: Option<watch::Receiver<Option<Attempt>>>,
     until: BootMillis,
-    pause_ms: u64,
+    backoff: Backoff,
     error: Option<Error>,
+}
+
+impl Default for Connecting {
+    fn default() -> Self {
+        Self {
+            attempt: None,
+            until: BootMillis::default(),
+            backoff: Backoff::new(PAUSE_MS.0, PAUSE_MS.1),
+            error: None,
+        }
+    }
 }
 
 /// What callers share with the task that connects.
@@ -88,8 +98,8 @@ impl Shared {
             }
             Err(error) => {
                 connecting.attempt = None;
-                connecting.pause_ms = (connecting.pause_ms * 2).clamp(PAUSE_MS.0, PAUSE_MS.1);
-                connecting.until = self.clock.boot().plus(connecting.pause_ms);
+                let pause_ms = connecting.backoff.next_ms();
+                connecting.until = self.clock.boot().plus(pause_ms);
                 connecting.error = Some(error.clone());
             }
         }
