@@ -5,6 +5,7 @@
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 pub mod embedded;
+mod leading;
 mod live;
 pub mod migrate;
 mod open;

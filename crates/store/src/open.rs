@@ -174,11 +174,18 @@ pub enum OpenError {
     Bolted(Bolt),
 }
 
+#[derive(Clone)]
+enum Opened {
+    Embedded(Embedded),
+    Postgres(Arc<Postgres>),
+    Redis(Redis),
+}
+
 /// An open store, and how to stop it.
 #[derive(Clone)]
 pub struct Store {
     authority: Arc<dyn Authority>,
-    embedded: Option<Embedded>,
+    opened: Opened,
 }
 
 impl Store {
@@ -187,13 +194,15 @@ impl Store {
         self.authority.clone()
     }
 
-    /// Stops in good order where that matters: an embedded store writes down the time that every
-    /// lease has left (L14).
+    /// Stops gracefully: an embedded store writes down the time that every lease has left (L14), and a
+    /// replica of a shared one gives its leadership of expiry up.
     pub async fn close(&self) -> Result<(), lease::Error> {
-        match &self.embedded {
-            Some(embedded) => embedded.close().await,
-            None => Ok(()),
+        match &self.opened {
+            Opened::Embedded(embedded) => return embedded.close().await,
+            Opened::Postgres(postgres) => postgres.close().await,
+            Opened::Redis(redis) => redis.close().await,
         }
+        Ok(())
     }
 }
 
@@ -201,7 +210,7 @@ impl From<Embedded> for Store {
     fn from(embedded: Embedded) -> Self {
         Self {
             authority: Arc::new(embedded.clone()),
-            embedded: Some(embedded),
+            opened: Opened::Embedded(embedded),
         }
     }
 }
@@ -238,18 +247,23 @@ pub async fn open(
             };
             Ok(Embedded::open(options, clock).await?.into())
         }
-        StoreUrl::Redis(url) => Ok(Store {
-            authority: {
-                let address = redis::Options::parse(url).map_err(UrlError::Redis)?;
-                Arc::new(Redis::open(options.kept.redis(address)).await?)
-            },
-            embedded: None,
-        }),
+        StoreUrl::Redis(url) => {
+            let address = redis::Options::parse(url).map_err(UrlError::Redis)?;
+            let redis = Redis::open(options.kept.redis(address)).await?;
+            Ok(Store {
+                authority: Arc::new(redis.clone()),
+                opened: Opened::Redis(redis),
+            })
+        }
         // Goes by the database's clock.
-        StoreUrl::Postgres(address) => Ok(Store {
-            authority: Arc::new(Postgres::open(options.kept.postgres((**address).clone())).await?),
-            embedded: None,
-        }),
+        StoreUrl::Postgres(address) => {
+            let postgres = Postgres::open(options.kept.postgres((**address).clone())).await?;
+            let postgres = Arc::new(postgres);
+            Ok(Store {
+                authority: postgres.clone(),
+                opened: Opened::Postgres(postgres),
+            })
+        }
     }
 }
 

@@ -26,7 +26,7 @@ pub struct Bolt {
     pub phase: Phase,
     /// The other end, without its password.
     pub peer: String,
-    /// The largest token that this home gave to its own duties before it was overwritten.
+    /// The largest token that this home gave to its own leaders before it was overwritten.
     pub floor: Token,
 }
 

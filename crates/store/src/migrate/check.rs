@@ -2,7 +2,7 @@
 
 use lease::{Token, engine::StoredSlot};
 
-use super::{Bolt, Error, Head, Import, Options, Phase, Side, home::is_duty};
+use super::{Bolt, Error, Head, Import, Options, Phase, Side, home::is_leadership};
 use crate::StoreUrl;
 
 /// How the two ends stand to each other.
@@ -26,8 +26,8 @@ impl Standing {
 pub(super) struct Looked {
     pub source: Head,
     pub target: Head,
-    /// The largest token of the target's own duties.
-    pub duties: Token,
+    /// The largest token of the target's own leaders.
+    pub leaders: Token,
     /// Keys that other programs hold in the source: they stay where they are.
     pub foreign: u64,
 }
@@ -90,7 +90,7 @@ pub(super) async fn compare(
     let mut looked = Looked {
         source: source.head().await.map_err(at(Side::Source))?,
         target: target.head().await.map_err(at(Side::Target))?,
-        duties: Token::ZERO,
+        leaders: Token::ZERO,
         foreign: 0,
     };
     let mut cursor = String::new();
@@ -102,7 +102,7 @@ pub(super) async fn compare(
     }
     if let (true, (_, Some(bolt))) = (standing.resumed, &standing.bolts) {
         // What is there came from the source.
-        looked.duties = bolt.floor;
+        looked.leaders = bolt.floor;
         return Ok(looked);
     }
     let (ours, theirs) = (&looked.source, &looked.target);
@@ -112,7 +112,7 @@ pub(super) async fn compare(
             source_floor: ours.floor,
         });
     }
-    looked.duties = tokens(source, target, ours.floor).await?;
+    looked.leaders = tokens(source, target, ours.floor).await?;
     foreign(source, target).await?;
     let stale = standing.bolts.1.is_some();
     if !theirs.is_empty() && !stale && !options.replace {
@@ -126,18 +126,20 @@ pub(super) async fn compare(
 }
 
 /// No key of the target may have had a larger token than in the source (L3). Returns the largest of
-/// the target's own duties, which are no part of that.
+/// the target's own leaders, which are no part of that.
 async fn tokens(source: &dyn Import, target: &dyn Import, floor: Token) -> Result<Token, Error> {
-    let mut duties = Token::ZERO;
+    let mut leaders = Token::ZERO;
     let mut cursor = String::new();
     loop {
         let part = target.slots(cursor).await;
         let part = part.map_err(|error| Error::Store(Side::Target, error))?;
-        let (own, slots): (Vec<StoredSlot>, Vec<StoredSlot>) =
-            part.items.into_iter().partition(|slot| is_duty(&slot.key));
-        duties = own
+        let (own, slots): (Vec<StoredSlot>, Vec<StoredSlot>) = part
+            .items
+            .into_iter()
+            .partition(|slot| is_leadership(&slot.key));
+        leaders = own
             .iter()
-            .fold(duties, |largest, slot| largest.max(slot.token));
+            .fold(leaders, |largest, slot| largest.max(slot.token));
         let keys = slots.iter().map(|slot| slot.key.clone()).collect();
         let known = source.tokens(keys).await;
         let known = known.map_err(|error| Error::Store(Side::Source, error))?;
@@ -153,7 +155,7 @@ async fn tokens(source: &dyn Import, target: &dyn Import, floor: Token) -> Resul
         }
         match part.next {
             Some(next) => cursor = next,
-            None => return Ok(duties),
+            None => return Ok(leaders),
         }
     }
 }

@@ -8,7 +8,7 @@ use lease::{
 };
 
 use super::{
-    Arrival, Bolt, Error, Head, Import, Phase, Progress, Report, Side, What, home::is_duty,
+    Arrival, Bolt, Error, Head, Import, Phase, Progress, Report, Side, What, home::is_leadership,
 };
 
 /// One copy under way.
@@ -109,7 +109,7 @@ impl Copy<'_> {
     /// Takes one key to the target's clock.
     fn carry(&mut self, slot: &mut StoredSlot, there: UnixMillis, here: UnixMillis) {
         self.largest = self.largest.max(slot.token);
-        if is_duty(&slot.key) {
+        if is_leadership(&slot.key) {
             // Its holder is a server of the source, which is stopped.
             if let Some(lease) = slot.lease.take() {
                 slot.ended = Some(Ended {

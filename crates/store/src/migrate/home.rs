@@ -13,14 +13,14 @@ use super::Bolt;
 pub(crate) const PAGE: usize = 500;
 
 /// The kind of the keys under which servers share their own background work.
-const DUTY: &str = "duty";
+const LEADERS: &str = "duty";
 
 /// Whether this key belongs to the servers themselves.
-pub(crate) fn is_duty(key: &Key) -> bool {
-    key.kind() == DUTY
+pub(crate) fn is_leadership(key: &Key) -> bool {
+    key.kind() == LEADERS
 }
 
-/// What a home says about itself as a whole. Its duties do not count.
+/// What a home says about itself as a whole. Leases of its leaders do not count.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Head {
     /// The revision of the last change.

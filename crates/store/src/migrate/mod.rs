@@ -14,7 +14,7 @@
 //! Leases keep the time they had left: expiry is carried from the source's clock to the target's,
 //! both read one after the other, so that it may come later by that moment and never earlier. Where
 //! the source's time stands still (an embedded store that is stopped), so does the leases' (L14).
-//! Waiters are not carried: whoever waits asks again. Neither are leases on the servers' own duties.
+//! Waiters are not carried: whoever waits asks again. Neither are leases of the servers' own leaders.
 
 mod bolt;
 mod check;
@@ -37,7 +37,7 @@ use crate::StoreUrl;
 use check::Standing;
 use open::open;
 
-/// How long a server that was just killed may still seem to be at work: its duty lasts 5 s.
+/// How long a server that was just killed may still seem to be at work: its leadership lasts 5 s.
 const SILENCE: Duration = Duration::from_secs(7);
 const LOOK: Duration = Duration::from_millis(250);
 
@@ -141,7 +141,7 @@ async fn close(
         id: standing.id,
         phase: Phase::Arriving,
         peer: from.to_string(),
-        floor: looked.duties,
+        floor: looked.leaders,
     };
     let leaving = Bolt {
         phase: Phase::Leaving,

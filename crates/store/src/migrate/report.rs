@@ -35,7 +35,7 @@ pub struct Progress {
     pub what: What,
     /// How many are copied.
     pub done: u64,
-    /// Of how many. The servers' own duties are copied and not counted, so `done` may pass it.
+    /// Of how many. The leases of the servers' own leaders are copied and not counted, so `done` may pass it.
     pub of: u64,
 }
 
@@ -91,7 +91,7 @@ impl Report {
             records: source.records,
             events: source.events,
             revision: source.revision.get(),
-            floor: source.floor.max(looked.duties).get(),
+            floor: source.floor.max(looked.leaders).get(),
             foreign: *foreign,
             replaced,
         }

@@ -24,7 +24,7 @@ pub(super) struct Hearers {
     pub answered: Arc<Notify>,
     /// `e`: the history grew.
     pub feed: Arc<Feed>,
-    /// `t`: a lease lapses earlier than the expiry duty expects.
+    /// `t`: a lease lapses earlier than the leader of expiry expects.
     pub timer: Arc<Notify>,
 }
 

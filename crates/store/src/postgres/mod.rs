@@ -5,12 +5,12 @@
 //!   outcomes are the kernel's. Each version of the set has names of its own ([`functions`]).
 //! * [`writer`] sends what is queued as one statement, which decides the [`fast_path`] part of it together;
 //!   [`renew`] keeps many leases with one more.
-//! * [`read`] and [`watch`] look; [`listen`] hears of other replicas; [`duty`] expires, forgets and seals.
+//! * [`read`] and [`watch`] look; [`listen`] hears of other replicas; [`expiry`] expires, forgets and seals.
 
 mod check;
 mod connect;
-mod duty;
 mod error;
+mod expiry;
 mod export;
 mod fast_path;
 mod feed;
@@ -28,10 +28,7 @@ mod waits;
 mod watch;
 mod writer;
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
-};
+use std::sync::Arc;
 
 use lease::{
     Acquire, Acquired, Answer, Authority, Capabilities, Command, Committed, Error, HandoffState,
@@ -39,10 +36,11 @@ use lease::{
     Watch, Watching, answered, engine::RenewalEvents,
 };
 use serde::de::DeserializeOwned;
+use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use connect::{Database, Tls};
-use duty::Duty;
+use expiry::Expiry;
 use feed::Feed;
 use functions::FunctionSet;
 use listen::Hearers;
@@ -53,7 +51,7 @@ use task::Task;
 use watch::Watched;
 use writer::{Decided, Signals, Writer};
 
-use crate::live;
+use crate::{leading::Leading, live};
 
 pub(crate) use export::{Site, bolt_in};
 pub use options::{Options, Unsafe, UrlError};
@@ -63,7 +61,8 @@ const DECIDING: usize = 4;
 
 /// The authority on PostgreSQL.
 ///
-/// Dropping it closes it; its duties are then given back, so that another replica takes them at once.
+/// Dropping it closes it too; [`Postgres::close`] also waits until its leadership is given up, so that another
+/// replica takes it immediately.
 pub struct Postgres {
     writer: Writer,
     renewer: Renewer,
@@ -71,7 +70,7 @@ pub struct Postgres {
     feed: Arc<Feed>,
     dangers: Vec<Unsafe>,
     /// Whether this replica expires and seals for all of them.
-    leads: Arc<AtomicBool>,
+    leading: Arc<Leading>,
     #[cfg(feature = "conformance")]
     functions: Arc<functions::Keeper>,
     closed: CancellationToken,
@@ -114,13 +113,14 @@ impl Postgres {
         );
         let closed = CancellationToken::new();
         let timer = Arc::default();
-        let leads = Arc::<AtomicBool>::default();
-        if options.duties {
+        let leading = Arc::new(Leading::new(closed.clone()));
+        if options.housekeeping {
             let database = reader.database.clone();
             let sealer = Sealer::new(reader.clone());
             let timer = Arc::clone(&timer);
-            let duty = Duty::new(writer.clone(), sealer, database, &options, &replica, timer)?;
-            tokio::spawn(duty.run(leads.clone(), closed.clone()));
+            let expiry = Expiry::new(writer.clone(), sealer, database, &options, &replica, timer)?;
+            let work = expiry.run(leading.clone(), closed.clone());
+            leading.start(&Handle::current(), work);
         }
         let hearers = Hearers {
             answered: signals.answered,
@@ -151,7 +151,7 @@ impl Postgres {
             reader,
             feed,
             dangers,
-            leads,
+            leading,
             #[cfg(feature = "conformance")]
             functions,
             closed,
@@ -162,7 +162,12 @@ impl Postgres {
     /// that are over end. For tests that are their own timer.
     #[cfg(feature = "conformance")]
     pub async fn tick(&self) -> Result<(), Error> {
-        duty::tick(&self.writer).await.map(drop)
+        expiry::tick(&self.writer).await.map(drop)
+    }
+
+    /// Stops, and gives its leadership up: another replica takes it immediately.
+    pub async fn close(&self) {
+        self.leading.resign().await;
     }
 
     /// Records that this server uses its functions, as it does every minute.
@@ -285,7 +290,7 @@ impl Authority for Postgres {
             renewals_streamed: self.renewer.events == RenewalEvents::Kept,
             caveats,
             degraded: false,
-            leads_expiry: self.leads.load(Ordering::Relaxed),
+            leads_expiry: self.leading.leads(),
         }
     }
 

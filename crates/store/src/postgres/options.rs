@@ -52,8 +52,8 @@ pub struct Options {
     pub statement_timeout: Duration,
     /// Which renewals become events.
     pub renewals: RenewalEvents,
-    /// Whether this replica takes part in the duties: expiry and forgetting.
-    pub duties: bool,
+    /// Whether this replica expires, forgets and seals when it leads.
+    pub housekeeping: bool,
     /// How long events and ended leases are kept.
     pub history_ms: u64,
     /// How many events are kept at most.
@@ -126,7 +126,7 @@ impl FromStr for Options {
             connections: own.connections.unwrap_or(8),
             statement_timeout: Duration::from_secs(5),
             renewals: RenewalEvents::default(),
-            duties: true,
+            housekeeping: true,
             history_ms: 7 * 86_400_000,
             history_events: 1_000_000,
             idle_ms: 3_600_000,

@@ -11,7 +11,7 @@ use super::{read::Reader, row};
 /// How many events one round seals: few, since expiries wait meanwhile.
 const ROUND: usize = Seal::MAX_EVENTS;
 
-/// Continues the chain. One per replica; only the one with the duty works.
+/// Continues the chain. One per replica; only the leader works.
 pub(super) struct Sealer {
     reader: Reader,
     /// The end of the chain as this replica last saw it. When the database has less than that, somebody

@@ -4,7 +4,7 @@
 use lease::{Acquire, Command, Key, LeaseRef, Renewals};
 use serde::{Serialize, Serializer, ser::SerializeMap as _};
 
-use super::{duty::Forget, fast_path};
+use super::{expiry::Forget, fast_path};
 
 /// One item of a batch.
 #[derive(Clone, Debug)]

@@ -1,7 +1,5 @@
 //! The kernel's interface, each call one step of a script.
 
-use std::sync::atomic::Ordering;
-
 use lease::{
     Answer, Authority, Capabilities, Command, Kept, Outcome, Query, Renew, Renewals, View, Watch,
     Watching, answered,
@@ -13,7 +11,7 @@ use crate::live;
 impl Authority for Redis {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            leads_expiry: self.inner.leads.load(Ordering::Relaxed),
+            leads_expiry: self.inner.leading.leads(),
             ..self.inner.capabilities.clone()
         }
     }

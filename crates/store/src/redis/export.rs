@@ -38,7 +38,7 @@ struct Counters {
     /// `None` when the history is empty.
     oldest: Option<u64>,
     events: u64,
-    duty: String,
+    leader: String,
 }
 
 /// How cursors through the keys begin: those with a lease, those without, and tokens alone.
@@ -96,7 +96,7 @@ impl Site {
 
     async fn counters(&self) -> Result<Counters, Error> {
         let answer = self.ask("head", &[]).await?;
-        let [now, revision, base, floor, oldest, events, duty] = wire::items(&answer) else {
+        let [now, revision, base, floor, oldest, events, leader] = wire::items(&answer) else {
             return Err(wire::broken("counters"));
         };
         let some = |value: &Value| {
@@ -110,7 +110,7 @@ impl Site {
             floor: wire::token(floor)?,
             oldest: some(oldest),
             events: wire::number(events),
-            duty: wire::text(duty),
+            leader: wire::text(leader),
         })
     }
 
@@ -284,8 +284,8 @@ impl Export for Site {
 
     fn at_work(&self) -> Answer<'_, Option<String>> {
         Box::pin(async {
-            let duty = self.counters().await?.duty;
-            Ok((!duty.is_empty()).then(|| format!("it holds lease:duty:expiry as {duty}")))
+            let leader = self.counters().await?.leader;
+            Ok((!leader.is_empty()).then(|| format!("it holds lease:duty:expiry as {leader}")))
         })
     }
 

@@ -8,7 +8,7 @@
 //! | `poll:fence:<id>` | string | the last token, for kind `poll` | for ever |
 //! | `session:<id>` | string | a polling target as JSON: the record `target:<id>` | until removed |
 //! | `lease:<kind>:<id>` | string | the holder's name, for every other kind | the lease's |
-//! | `lease:duty:expiry` | string | the replica that announces what lapsed | [`DUTY_TTL_MS`] |
+//! | `lease:duty:expiry` | string | the replica that announces what lapsed | [`LEADER_TTL_MS`] |
 //! | `fence:<kind>:<id>` | string | the last token, for every other kind | until folded into the floor |
 //! | `leasehold:meta` | hash | revision, its base, last time, floor, waits, last ticket | for ever |
 //! | `leasehold:meta-parked` | hash | the same, while `leasehold:meta` says that the store is closed | a move |
@@ -40,9 +40,9 @@ use lease::{Invalid, engine};
 use super::{layout, options::Options};
 use crate::page;
 
-/// How long the duty of announcing expiries lasts without renewal: also how late an expiry can be
-/// announced when the replica that had the duty is gone.
-pub(super) const DUTY_TTL_MS: u64 = 1000;
+/// How long the leadership of expiry lasts without renewal: also how late an expiry can be
+/// announced when the leader was killed.
+pub(super) const LEADER_TTL_MS: u64 = 1000;
 
 /// A replica that was silent for this long gets no grants for its waiters.
 const STALE_MS: u64 = 5000;
@@ -162,7 +162,7 @@ impl Keys {
             ("RECORD_KINDS", "leasehold:record-kinds"),
             ("TARGETS", "leasehold:targets"),
             ("TARGET", "session:"),
-            ("DUTY", "lease:duty:expiry"),
+            ("LEADER", "lease:duty:expiry"),
             ("NEWS", "leasehold:news"),
             ("WAKE", "leasehold:wake:"),
             ("POLL_LEASE", "poll:lease:"),
@@ -183,7 +183,7 @@ impl Keys {
             ("HISTORY", options.history),
             ("IDLE_KEYS", options.idle_keys as u64),
             ("IDLE_MS", options.idle_ms),
-            ("DUTY_TTL", DUTY_TTL_MS),
+            ("LEADER_TTL", LEADER_TTL_MS),
             ("STALE", STALE_MS),
             ("FOREIGN_LOOK", FOREIGN_LOOK_MS),
         ]

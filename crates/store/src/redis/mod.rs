@@ -11,8 +11,8 @@ mod authority;
 mod batch;
 mod checks;
 mod commands;
-mod duty;
 mod events;
+mod expiry;
 mod export;
 mod failure;
 mod feed;
@@ -31,7 +31,7 @@ mod waits;
 mod watch;
 mod wire;
 
-use std::sync::{Arc, atomic::AtomicBool};
+use std::sync::Arc;
 
 use ::redis::Value;
 use lease::{Capabilities, Error};
@@ -49,7 +49,7 @@ use scan::Scans;
 use scripts::{Script, Scripts};
 use waits::Waits;
 
-use crate::live::Live;
+use crate::{leading::Leading, live::Live};
 
 /// An authority whose state is in Redis.
 #[derive(Clone)]
@@ -72,7 +72,7 @@ struct Inner {
     scans: Scans,
     capabilities: Capabilities,
     /// Whether this replica expires and seals for all of them.
-    leads: AtomicBool,
+    leading: Leading,
     runtime: Handle,
     stop: CancellationToken,
 }
@@ -97,15 +97,15 @@ impl Redis {
             feed: OnceCell::new(),
             scans: Scans::default(),
             capabilities,
-            leads: AtomicBool::new(false),
+            leading: Leading::new(stop.clone()),
             runtime: Handle::current(),
             stop: stop.clone(),
         });
         // The first script gives a new store its base revision.
         inner.history(u64::MAX, 0).await?;
         waits::start(&inner).await;
-        if options.duties {
-            duty::start(&inner);
+        if options.housekeeping {
+            expiry::start(&inner);
         }
         Ok(Self {
             inner,
@@ -117,12 +117,17 @@ impl Redis {
     /// end, and idle keys are forgotten. For tests that are their own timer.
     #[cfg(feature = "conformance")]
     pub async fn tick(&self) -> Result<(), Error> {
-        duty::tick(&self.inner).await.map(drop)
+        expiry::tick(&self.inner).await.map(drop)
     }
 
     /// The same from an address: see [`Options::parse`].
     pub async fn open_url(url: &str) -> Result<Self, Error> {
         Self::open(Options::parse(url)?).await
+    }
+
+    /// Stops, and gives its leadership up: another replica takes it immediately.
+    pub async fn close(&self) {
+        self.inner.leading.resign().await;
     }
 }
 

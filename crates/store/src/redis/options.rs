@@ -26,7 +26,7 @@ pub struct Options {
     /// vanish with them.
     pub allow_eviction: bool,
     /// Whether this replica announces expiries and seals the history when the leadership is free.
-    pub duties: bool,
+    pub housekeeping: bool,
     /// A bug in the scripts, for tests that show that it is noticed.
     #[cfg(feature = "conformance")]
     pub flip: Option<crate::conformance::Flip>,
@@ -52,7 +52,7 @@ impl Options {
             idle_ms: kernel.idle_ms,
             history: 200_000,
             allow_eviction: false,
-            duties: true,
+            housekeeping: true,
             #[cfg(feature = "conformance")]
             flip: None,
             connect_timeout: Duration::from_secs(2),

@@ -1,9 +1,6 @@
 //! Sealing the history, so that tampering shows, and reading the seals.
 
-use std::{
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use ::redis::Value;
 use lease::{
@@ -35,7 +32,7 @@ async fn run(inner: Arc<Inner>) {
     // removed seals: the chain goes on from here, and the hole shows.
     let mut head = (Revision::ZERO, Digest::ZERO);
     loop {
-        while inner.leads.load(Ordering::Relaxed) {
+        while inner.leading.leads() {
             match inner.seal(&mut head).await {
                 Ok(true) => {}
                 Ok(false) => break,

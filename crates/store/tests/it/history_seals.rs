@@ -219,16 +219,16 @@ async fn tampering_with_postgresql_shows() {
     sealed(&store).await;
     let at = revisions(&store).await;
     let (first, middle, last) = (at[0], at[9], *at.last().unwrap());
-    // From here on nothing is sealed: a replica without duties looks at what is there.
+    // From here on nothing is sealed: a replica without housekeeping looks at what is there.
     drop(store);
-    seal_kit::until("the duty is given back", async || {
+    seal_kit::until("the leadership is given up", async || {
         let held = "SELECT count(*) FROM leases WHERE key = 'duty:expiry' AND status = 'active'";
         database.psql(held).await == "0"
     })
     .await;
     database.psql("CREATE TABLE events_before AS SELECT revision, event_id, lease_id, event_type, at_ms, key, token, runner_id, incarnation, expires_ms, labels, details FROM lease_events; CREATE TABLE seals_before AS TABLE lease_seals").await;
     let mut options: PostgresOptions = database.url().parse().unwrap();
-    options.duties = false;
+    options.housekeeping = false;
     let store = Postgres::open(options).await.unwrap();
     let columns = "revision, event_id, lease_id, event_type, at_ms, key, token, runner_id, incarnation, expires_ms, labels, details";
     let (next, beyond) = (middle.next(), last.next().next());

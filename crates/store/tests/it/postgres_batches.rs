@@ -75,7 +75,7 @@ async fn what_the_asker_is_told_about_a_usual_grant_is_what_the_database_holds()
 async fn l7_a_lease_whose_renewal_is_being_written_is_not_told_as_lost() {
     let database = Server::shared().await;
     let mut idle = options(&database.url());
-    idle.duties = false;
+    idle.housekeeping = false;
     let store = Arc::new(Postgres::open(idle).await.expect("opens"));
     let asked = Acquire {
         ttl: Ttl::from_millis(50).expect("a ttl"),
@@ -116,7 +116,7 @@ async fn l7_a_lease_whose_renewal_is_being_written_is_not_told_as_lost() {
 async fn l3_tokens_of_idle_keys_are_bounded_in_number_and_folded_oldest_first() {
     let database = Server::shared().await;
     let mut busy = options(&database.url());
-    busy.duties = false;
+    busy.housekeeping = false;
     let store = Postgres::open(busy).await.expect("opens");
     let mut last = None;
     for number in 0..40 {
@@ -129,7 +129,7 @@ async fn l3_tokens_of_idle_keys_are_bounded_in_number_and_folded_oldest_first() 
     }
     let mut forgetful = options(&database.url());
     forgetful.idle_keys = 10;
-    let _duties = Postgres::open(forgetful).await.expect("opens");
+    let _leader = Postgres::open(forgetful).await.expect("opens");
     wait::until(LIMIT, "old tokens to be folded", async || {
         let left = database.psql("SELECT count(*) FROM lease_fences").await;
         left == "10"

@@ -178,12 +178,12 @@ async fn l6_a_waiter_whose_replica_died_is_passed_over() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn l12_expiry_is_punctual_and_its_duty_moves_to_another_replica() {
+async fn l12_expiry_is_punctual_and_its_leadership_moves_to_another_replica() {
     let database = Server::shared().await;
     let mut stores = replicas(&database.url(), 3).await;
-    let duty = Key::new("duty", "expiry").unwrap();
-    wait::until(PATIENCE, "somebody has the duty", async || {
-        stores[0].lease(duty.clone()).await.unwrap().is_some()
+    let leadership = Key::new("duty", "expiry").unwrap();
+    wait::until(PATIENCE, "somebody leads", async || {
+        stores[0].lease(leadership.clone()).await.unwrap().is_some()
     })
     .await;
     for round in 0..3 {
@@ -200,25 +200,29 @@ async fn l12_expiry_is_punctual_and_its_duty_moves_to_another_replica() {
         .await;
         let late_ms = event.at.since(lease.lapses_at());
         assert!(late_ms < 1_500, "{late_ms} ms late");
-        // The next round finds the duty with another replica.
-        let before = stores[0].lease(duty.clone()).await.unwrap().expect("held");
+        // The next round finds another leader.
+        let before = stores[0]
+            .lease(leadership.clone())
+            .await
+            .unwrap()
+            .expect("held");
         database
             .psql(&format!(
                 "UPDATE leases SET incarnation = 'gone', expires_ms = 0 WHERE lease_id = '{}'",
                 before.id
             ))
             .await;
-        wait::until(PATIENCE, "the duty is taken over", async || {
-            let now = stores[0].lease(duty.clone()).await.unwrap();
+        wait::until(PATIENCE, "the leadership is taken over", async || {
+            let now = stores[0].lease(leadership.clone()).await.unwrap();
             now.is_some_and(|now| now.id != before.id)
         })
         .await;
     }
-    // Closing a replica gives its duty back at once; the last one has it in the end.
+    // Dropping a replica gives its leadership up; the last one has it in the end.
     let last = stores.pop().unwrap();
     drop(stores);
-    wait::until(PATIENCE, "the last replica has the duty", async || {
-        last.lease(duty.clone()).await.unwrap().is_some()
+    wait::until(PATIENCE, "the last replica leads", async || {
+        last.lease(leadership.clone()).await.unwrap().is_some()
     })
     .await;
     let lease = take(&last, ask("late", "ann", 200)).await;
@@ -359,7 +363,7 @@ async fn records_of_known_kinds_fill_columns_and_odd_ones_are_kept_as_they_are()
 async fn l12_expiry_does_not_wait_for_a_leader_that_is_gone() {
     let database = Server::shared().await;
     let mut without = options(&database.url());
-    without.duties = false;
+    without.housekeeping = false;
     let gone = Postgres::open(without).await.expect("the store opens");
     let leader = Holder::new("leasehold", "gone").unwrap();
     let ttl = Ttl::from_millis(600_000).unwrap();
@@ -381,4 +385,24 @@ async fn l12_expiry_does_not_wait_for_a_leader_that_is_gone() {
         let late_ms = event.at.since(lease.lapses_at());
         assert!(late_ms < 1_500, "{late_ms} ms late");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn l12_a_replica_that_closes_gives_its_leadership_up() {
+    let database = Server::shared().await;
+    let store = Postgres::open(options(&database.url())).await.unwrap();
+    wait::until(PATIENCE, "the replica leads", async || {
+        store.capabilities().leads_expiry
+    })
+    .await;
+    store.close().await;
+    let query = EventQuery {
+        key: Some(Key::new("duty", "expiry").unwrap()),
+        limit: 100,
+        ..EventQuery::default()
+    };
+    let last = store.events(query).await.unwrap().events.pop();
+    let last = last.expect("its leadership is in the history").kind;
+    assert_eq!(last, EventKind::LeaseReleased, "the next one need not wait");
+    assert!(!store.capabilities().leads_expiry);
 }

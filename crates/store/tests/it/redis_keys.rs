@@ -400,7 +400,7 @@ async fn the_history_of_one_key_is_read_without_that_of_the_others() {
     let server = Server::start().await;
     // Whoever seals the history reads all of it meanwhile, and would be counted too.
     let options = Options {
-        duties: false,
+        housekeeping: false,
         ..Options::parse(&server.url()).expect("an address")
     };
     let store = Redis::open(options).await.expect("opens");

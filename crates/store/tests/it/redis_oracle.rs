@@ -75,7 +75,7 @@ impl Still {
         let options = Options {
             prefix: prefix.clone(),
             // The test itself is the timer.
-            duties: false,
+            housekeeping: false,
             flip,
             idle_ms: if forgets { 0 } else { 3_600_000 },
             ..Options::parse(&server.url).expect("an address")

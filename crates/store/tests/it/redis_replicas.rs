@@ -125,15 +125,15 @@ async fn l6_a_waiter_on_another_replica_is_woken_and_a_dead_replica_is_passed_ov
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn l12_the_duty_passes_on_when_its_replica_ends() {
+async fn l12_the_leadership_passes_on_when_its_replica_ends() {
     let server = Server::start().await;
     let mut stores = replicas(&server.url(), 2).await;
     take(&stores[0], ask("a", "ann", 2500)).await;
-    wait::until(LIMIT, "a replica to have the duty", async || {
+    wait::until(LIMIT, "a replica to lead", async || {
         server.cli(&["EXISTS", "lease:duty:expiry"]).await == "1"
     })
     .await;
-    // One of the two has the duty; whichever is left must announce the expiry.
+    // One of the two leads; whichever is left must announce the expiry.
     let kept = stores.remove(1);
     drop(stores);
     let mut watch = kept
@@ -156,6 +156,20 @@ async fn l12_the_duty_passes_on_when_its_replica_ends() {
         "{} ms late",
         event.at.since(due)
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn l12_a_replica_that_closes_gives_its_leadership_up() {
+    let server = Server::start().await;
+    let store = Redis::open_url(&server.url()).await.expect("opens");
+    wait::until(LIMIT, "the replica to lead", async || {
+        store.capabilities().leads_expiry
+    })
+    .await;
+    store.close().await;
+    let leader = server.cli(&["GET", "lease:duty:expiry"]).await;
+    assert_eq!(leader, "", "the next one need not wait for the ttl");
+    assert!(!store.capabilities().leads_expiry);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -26,7 +26,7 @@ if what == 'head' then
   local oldest = ''
   if first then oldest = sub(first[1], 1, find(first[1], '-', 1, true) - 1) end
   return {text(now), v[1] or '', v[2] or '', v[3] or '', oldest, call('XLEN', EVENTS),
-    call('GET', DUTY) or ''}
+    call('GET', LEADER) or ''}
 end
 
 if what == 'index' then return call('ZRANGEBYLEX', INDEX, arg(), '+', 'LIMIT', 0, tonumber(arg())) end

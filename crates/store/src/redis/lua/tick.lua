@@ -1,10 +1,14 @@
 -- Time passed: expires what lapsed, ends waits that are over, and forgets idle keys. Done by the
--- replica that has the duty, which is a lease like any other program would take it.
-local replica, most = arg(), tonumber(arg())
-local holder = call('GET', DUTY)
-if holder and holder ~= replica then return {0, call('PTTL', DUTY)} end
-if not holder or call('PTTL', DUTY) < DUTY_TTL / 2 then
-  call('SET', DUTY, replica, 'PX', DUTY_TTL)
+-- leader, whose leadership is a lease like any other program would take it.
+local replica, most, resigns = arg(), tonumber(arg()), arg() == '1'
+local leader = call('GET', LEADER)
+if leader and leader ~= replica then return {0, call('PTTL', LEADER)} end
+if resigns then
+  call('DEL', LEADER)
+  return {0, 0}
+end
+if not leader or call('PTTL', LEADER) < LEADER_TTL / 2 then
+  call('SET', LEADER, replica, 'PX', LEADER_TTL)
 end
 
 -- What lapsed first expires first, and at the same moment in the order of keys, as in the kernel. A

@@ -1,14 +1,8 @@
-//! The duties: expiring punctually (L12), forgetting, and sealing the history. Whichever replica holds the lease
-//! `duty:expiry` does them, so the store's own background work is owned like everything else. Two
-//! replicas doing it at once would do no harm, since the database decides; it would only be waste.
+//! The housekeeping: expiring punctually (L12), forgetting, and sealing the history. Whichever replica holds the
+//! lease `duty:expiry` does it, so the store's own background work is owned like everything else. Two
+//! replicas doing it simultaneously would do no harm, since the database decides; it would only be waste.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use lease::{Acquire, Acquired, Cause, Command, Error, Holder, Key, Lease, LeaseRef, Refusal, Ttl};
 use serde::{Deserialize, Serialize};
@@ -26,8 +20,9 @@ use super::{
     task::Task,
     writer::{Decided, Writer},
 };
+use crate::leading::{Leading, RESIGN_LIMIT};
 
-/// How long the duty stays with a replica that fell silent.
+/// How long the leadership stays with a replica that fell silent.
 const TTL_MS: u64 = 5_000;
 /// How often the holder asks for it again, which also keeps it.
 const KEEP_INTERVAL: Duration = Duration::from_millis(TTL_MS / 3);
@@ -43,8 +38,6 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// How late the leader may be before another replica expires in its place, and how often that is looked at.
 const OVERDUE_MS: i64 = 200;
 const OVERDUE_LOOK: Duration = Duration::from_millis(250);
-/// How long giving the duty back may take when the store is closed.
-const GOODBYE: Duration = Duration::from_secs(1);
 
 /// When the lease of the oldest key ended that is one too many to remember. Asked outside of any
 /// decision, since it looks at all of them.
@@ -55,7 +48,7 @@ const SURPLUS: &str = "SELECT CASE WHEN (SELECT count(*) FROM lease_fences) > $1
 const OVERDUE: &str = "SELECT greatest(at_ms, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) \
     - timer_ms FROM lease_clock";
 
-pub(super) struct Duty {
+pub(super) struct Expiry {
     writer: Writer,
     sealer: Sealer,
     database: Database,
@@ -99,7 +92,7 @@ struct Forgot {
     from: String,
 }
 
-impl Duty {
+impl Expiry {
     pub fn new(
         writer: Writer,
         sealer: Sealer,
@@ -134,29 +127,29 @@ impl Duty {
         })
     }
 
-    /// Works until the store is closed, then gives the duty back.
-    pub async fn run(mut self, leads: Arc<AtomicBool>, closed: CancellationToken) {
+    /// Works until the store is closed, then gives the leadership up.
+    pub async fn run(mut self, leading: Arc<Leading>, closed: CancellationToken) {
         let mut held = None;
         closed
-            .run_until_cancelled(self.work(&mut held, &leads))
+            .run_until_cancelled(self.work(&mut held, &leading))
             .await;
         if let Some(lease) = held {
-            let goodbye = self.writer.decide(Task::release(LeaseRef::from(&lease)));
-            let _ = timeout(GOODBYE, goodbye).await;
+            let resigned = self.writer.decide(Task::release(LeaseRef::from(&lease)));
+            let _ = timeout(RESIGN_LIMIT, resigned).await;
         }
     }
 
-    async fn work(&mut self, held: &mut Option<Lease>, leads: &AtomicBool) {
+    async fn work(&mut self, held: &mut Option<Lease>, leading: &Leading) {
         loop {
             let asked = self.ask().await;
-            leads.store(matches!(asked, Ok(Ok(_))), Ordering::Relaxed);
+            leading.set(matches!(asked, Ok(Ok(_))));
             match asked {
                 Ok(Ok(lease)) => {
                     *held = Some(lease);
                     let keep_until = Instant::now() + KEEP_INTERVAL;
                     while Instant::now() < keep_until {
                         if let Err(error) = self.serve(keep_until).await {
-                            tracing::debug!(%error, "the expiry duty cannot be done");
+                            tracing::debug!(%error, "the leader cannot expire");
                             sleep(PAUSE).await;
                         }
                     }
@@ -166,14 +159,14 @@ impl Duty {
                     self.stand_by(left).await;
                 }
                 Err(error) => {
-                    tracing::debug!(%error, "the expiry duty cannot be asked for");
+                    tracing::debug!(%error, "the leadership of expiry cannot be asked for");
                     sleep(PAUSE).await;
                 }
             }
         }
     }
 
-    /// The duty, or how long to wait before asking again.
+    /// The leadership, or how long to wait before asking again.
     async fn ask(&self) -> Result<Result<Lease, Duration>, Error> {
         let command = Command::Acquire(self.request.clone());
         let decided = self.writer.decide(command).await?;
