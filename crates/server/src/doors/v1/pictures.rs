@@ -9,7 +9,7 @@ use http::{HeaderName, StatusCode, header};
 use lease::{Key, Token, Verdict, registry::CAMERA};
 use leasehold_api::{Code, Success, Time, paths};
 use serde::Deserialize;
-use utoipa::IntoParams;
+use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
@@ -45,11 +45,18 @@ struct Sent {
     height: u32,
 }
 
+/// A still: JPEG, PNG or WebP.
+#[derive(ToSchema)]
+#[schema(value_type = String, format = Binary)]
+#[expect(dead_code, reason = "describes bytes in the specification")]
+struct Still(Vec<u8>);
+
 /// Show the newest still of a camera that this server was sent. `picture-size` is the size of the camera's own
 /// picture, `picture-at` when the still came.
 #[utoipa::path(get, path = paths::CAMERA_PICTURE, tag = "cameras", security(("bearer" = ["runners:read"])),
     params(("camera_uuid" = String, Path)),
-    responses((status = 200, description = "The still", content((Vec<u8> = "image/jpeg"), (Vec<u8> = "image/png"), (Vec<u8> = "image/webp"))),
+    responses((status = 200, description = "The still", content((Still = "application/octet-stream"),
+            (Still = "image/jpeg"), (Still = "image/png"), (Still = "image/webp"))),
         (status = 204, description = "There is none here"), (status = 404, description = "Unknown")))]
 async fn picture(
     Auth(caller, _): Auth<RunnersRead>,
@@ -76,7 +83,7 @@ async fn picture(
 /// lease. It is kept in memory until a newer one comes.
 #[utoipa::path(put, path = paths::CAMERA_PICTURE, tag = "cameras", security(("bearer" = ["runners:write"])),
     params(("camera_uuid" = String, Path), Sent),
-    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
+    request_body(content = Still, content_type = "application/octet-stream"),
     responses((status = 200, body = Success), (status = 404, description = "Unknown camera or lease"),
         (status = 410, description = "The lease of this token is over"),
         (status = 413, description = "The picture is too large"),
