@@ -86,26 +86,22 @@ test("lost heartbeats warn, a button stays, and 410 leads to a new start", async
   const page = await open(browser, server);
   const id = await watch(page, "channel-4");
   await advances(page);
-  // Heartbeats and playlists are lost until the button is pressed; everything else works.
-  await page.evaluate(() => {
-    const press = (event) => (window.stayed ||= event.target.closest(".session-warning button") !== null);
-    document.addEventListener("click", press, true);
-  });
-  const lose = (route) => route.abort("connectionfailed");
-  const loseUntilStayed = async (route) => ((await page.evaluate(() => window.stayed)) ? route.continue() : lose(route));
-  const paths = [/\/heartbeat$/, /\/index\.m3u8$/];
-  for (const path of paths) await page.route(path, loseUntilStayed);
+  // Heartbeats and playlists are lost until the button is pressed, later everything of the session. What is
+  // lost is decided without a pause: a handler that waits may be asked to let go meanwhile.
+  let lost = /\/(heartbeat|index\.m3u8)$/;
+  await page.exposeFunction("noteStay", () => (lost = undefined));
+  await page.evaluate(() => document.addEventListener("click", (event) => event.target.closest(".session-warning button") && window.noteStay(), true));
+  await page.route(/\/api\/v3\/sessions\/[^?]+$/, (route) => (lost?.test(route.request().url()) ? route.abort("connectionfailed") : route.continue()).catch(() => {}));
   const warning = page.locator(".session-warning");
   await warning.getByText("Heartbeats are not getting through.").waitFor();
   assert.equal((await session(id)).state, "running");
   await warning.getByRole("button", { name: /Stay/ }).click();
   await warning.waitFor({ state: "detached" });
-  for (const path of paths) await page.unroute(path, loseUntilStayed);
   await advances(page, "it plays on");
   // Now nothing of this page gets through until the session is over.
-  for (const path of [...paths, /\/api\/v3\/sessions\/[^/]+\/events$/]) await page.route(path, lose);
+  lost = /\/(heartbeat|events|index\.m3u8)$/;
   await until("the server ends the session", async () => (await session(id)).reason === "R_LEASE_EXPIRED", SOON + TTL * 1000);
-  await page.unrouteAll();
+  lost = undefined;
   await page.locator('.session-state[data-phase="over"]').waitFor();
   assert.match(await state(page).textContent(), /no heartbeat reached the server in time/);
   await page.locator(".session-over").getByRole("button", { name: "Start again" }).click();

@@ -20,8 +20,9 @@ async function deployments(server) {
     await addCameras(server, site, names);
     const before = await Runner.start(server, { name: `${site}-1`, site, group, version: "1.8.0", capacity: 20 });
     await until("the old version has all", () => before.held.size === size);
-    const after = await Runner.start(server, { name: `${site}-2`, site, group, version: "1.9.0", capacity: 20, health });
+    // First the deployment: until there is one, another runner of the group would get its share of the cameras.
     await server.call("POST", "/api/v1/deployments", { tenant_id: "acme", site_id: site, deployment_group: group, to_version: "1.9.0", step: 4, health_timeout_seconds: 3600 });
+    const after = await Runner.start(server, { name: `${site}-2`, site, group, version: "1.9.0", capacity: 20, health });
     await until(`the deployment of ${group}`, async () => end(await server.call("GET", `/api/v1/deployments/acme/${site}/${group}`)));
     await Promise.all([before.stop(), after.stop()]);
   };
