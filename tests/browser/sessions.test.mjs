@@ -139,6 +139,7 @@ test("what ffmpeg makes is played, and its end by somebody else is shown", async
   await server.call("POST", "/api/v3/intents", { type: "stream.stop", session_id: id });
   await state(page).getByText("The session was stopped.").waitFor();
   await page.locator(".session-over").waitFor();
-  assert.deepEqual(page.complaints, []);
+  // A heartbeat may have been answered before the event came: the browser notes its 410.
+  assert.deepEqual(page.complaints.filter((it) => !/status of 410/.test(it)), []);
   await page.context().close();
 });
