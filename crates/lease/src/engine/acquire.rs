@@ -357,6 +357,9 @@ impl Engine {
                 return;
             };
             place += 1;
+            if self.is_blocked(ticket) {
+                continue;
+            }
             let Some(waiter) = self.waiters.get(ticket) else {
                 continue;
             };
@@ -380,14 +383,35 @@ impl Engine {
         }
     }
 
+    /// Whether somebody else has a key without which the waiter gets nothing. The one that it lacked last
+    /// is looked at first, so that a release of another key usually costs one look.
+    fn is_blocked(&mut self, ticket: Ticket) -> bool {
+        let Some(waiter) = self.waiters.get(ticket) else {
+            return false;
+        };
+        if waiter.request.force.is_some() || matches!(waiter.request.want, Want::Any(_)) {
+            return false;
+        }
+        let (from, all) = (waiter.blocked_at, waiter.slots.len());
+        let mut places = (from..all).chain(0..from);
+        let mut looks = 0;
+        let held = places.find(|&place| {
+            looks += 1;
+            let footing = self.footing_at(&waiter.request, Some(waiter.slots[place]));
+            matches!(footing, Footing::Held(_))
+        });
+        self.waiters.looks += looks;
+        if let Some(place) = held {
+            self.waiters.block(ticket, place);
+        }
+        held.is_some()
+    }
+
     /// Takes a waiter out of every queue. A key that nobody has and nobody waits for any more is
     /// forgotten in its turn, also when it was never granted.
     pub(super) fn leave(&mut self, ticket: Ticket) -> Option<Waiter> {
         let waiter = self.waiters.leave(&mut self.slots, ticket)?;
-        for key in waiter.request.want.keys() {
-            let Some(slot) = self.slots.find(key) else {
-                continue;
-            };
+        for &slot in &waiter.slots {
             let it = self.slots.get_mut(slot);
             if it.grant().is_none() && !it.has_waiters() {
                 it.generation = it.generation.wrapping_add(1);
