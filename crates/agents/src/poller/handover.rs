@@ -1,15 +1,17 @@
 //! Handing a target to the instance that should have it, without a moment of two owners (L18).
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use lease::{HandoffStage, HandoffState, HandoffStep, Holder, Key, polling::POLL};
+use leasehold_clock::Backoff;
 
 use super::{coordinator::Shared, discovery::limited};
 
 /// How long one call may take.
 const CALL_MS: u64 = 1_000;
-/// How often a step is repeated when no event tells how it goes.
-const LOOK_AGAIN: Duration = Duration::from_millis(150);
+/// How soon a step is repeated when no event tells how it goes: ever more rarely, so that a store that has much
+/// to do does not get more because of it.
+const LOOK_AGAIN_MS: (u64, u64) = (200, 2_000);
 
 /// How an offer ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -122,6 +124,7 @@ pub(super) async fn leave(shared: &Shared, target: &str, node: &str) -> Given {
 async fn until_prepared(shared: &Shared, target: &str, offer: HandoffStep) -> Option<bool> {
     let deadline = shared.clock.boot().plus(shared.options.answer_ms);
     let mut prepared = shared.prepared.subscribe();
+    let mut again = Backoff::new(LOOK_AGAIN_MS.0, LOOK_AGAIN_MS.1);
     loop {
         let call = shared.authority.handoff(offer.clone());
         match limited(&*shared.clock, CALL_MS, call).await {
@@ -144,7 +147,7 @@ async fn until_prepared(shared: &Shared, target: &str, offer: HandoffStep) -> Op
                     return Some(true);
                 }
             }
-            () = tokio::time::sleep(LOOK_AGAIN) => {}
+            () = again.pause(&*shared.clock) => {}
         }
     }
 }
@@ -173,6 +176,7 @@ pub(super) async fn take(shared: &Arc<Shared>, target: &str) {
     let options = &shared.options;
     let limit = 2 * options.answer_ms + options.drain_ms;
     let deadline = shared.clock.boot().plus(limit);
+    let mut again = Backoff::new(LOOK_AGAIN_MS.0, LOOK_AGAIN_MS.1);
     while shared.clock.boot() < deadline && !shared.table.is_stopping() {
         let step = HandoffStep::Prepare {
             key: key.clone(),
@@ -191,6 +195,6 @@ pub(super) async fn take(shared: &Arc<Shared>, target: &str) {
         if shared.table.is_owned(target) {
             return;
         }
-        tokio::time::sleep(LOOK_AGAIN).await;
+        again.pause(&*shared.clock).await;
     }
 }

@@ -59,6 +59,8 @@ pub(super) struct Mirror {
     quarantine: HashMap<String, BootMillis>,
     /// Instances that gave a target up or let it lapse: until then they are not waited for.
     leaving: HashMap<String, BootMillis>,
+    /// Instances that are taking targets: since when without a longer pause, and when the last time.
+    taking: HashMap<String, (BootMillis, BootMillis)>,
     /// The newest token under which this very instance had a target and is done with it. What is
     /// heard later about that token is old news.
     done_with: HashMap<String, Token>,
@@ -108,6 +110,9 @@ const FOREIGN_LOOK_OTHERS_MS: u64 = 10_000;
 
 /// How long an instance that let go of a target is not waited for.
 const LEAVING_MS: u64 = 2_000;
+
+/// How long an instance that took a target counts as being at it.
+const TAKING_MS: u64 = 2_000;
 
 impl Mirror {
     /// What the instance `me` knows: nothing yet.
@@ -277,6 +282,7 @@ impl Mirror {
         }
         match (end, owner) {
             (End::LetGo, Some(owner)) => {
+                self.taking.remove(&owner);
                 let before = self.leaving.insert(owner, now.plus(LEAVING_MS));
                 if before.is_none_or(|until| until <= now) {
                     self.all_changed = true;
@@ -461,6 +467,9 @@ impl Mirror {
                     },
                     renewed_at: (!acquired).then_some(event.at),
                 };
+                if acquired {
+                    self.took(now, lease.holder.name.as_str());
+                }
                 self.insert(id, seen);
                 self.quarantine.remove(id);
             }
@@ -476,6 +485,23 @@ impl Mirror {
             }
             _ => {}
         }
+    }
+
+    fn took(&mut self, now: BootMillis, node: &str) {
+        match self.taking.get_mut(node) {
+            Some((_, last)) if last.plus(TAKING_MS) > now => *last = now,
+            Some(taking) => *taking = (now, now),
+            None => {
+                self.taking.insert(node.to_owned(), (now, now));
+            }
+        }
+    }
+
+    /// Until when an instance that is taking targets is left those that it should have: as long as it goes
+    /// on with that, but not for longer than `most_ms`.
+    pub fn taking_until(&self, node: &str, most_ms: u64) -> Option<BootMillis> {
+        let (since, last) = self.taking.get(node)?;
+        Some(last.plus(TAKING_MS).min(since.plus(most_ms)))
     }
 
     /// Something about a target changed that the next plan should know.
@@ -511,6 +537,8 @@ impl Mirror {
     fn nodes_changed(&mut self, now: BootMillis) {
         self.ranking
             .keep_nodes(self.nodes.keys().map(String::as_str));
+        let nodes = &self.nodes;
+        self.taking.retain(|node, _| nodes.contains_key(node));
         // Another one may be the one that takes what a foreign program lets go.
         let foreign: Vec<String> = self.foreign.iter().map(|(_, id)| id.clone()).collect();
         for target in foreign {

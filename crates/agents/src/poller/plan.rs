@@ -57,6 +57,12 @@ const DECLINED_MS: (u64, u64) = (1_000, 300_000);
 /// How long a foreign program that did not take what was left to it is not waited for.
 const UNWILLING_MS: u64 = 600_000;
 
+/// How many targets an instance takes before the fleet that it came with has gathered: with few targets nobody
+/// waits, and of many only few have to be handed over to those who came a moment later.
+const EAGER: usize = 64;
+/// For how many times the settling time a fleet may gather.
+const GATHERS: u64 = 5;
+
 /// An offer that came to nothing.
 struct Declined {
     successor: String,
@@ -80,6 +86,10 @@ pub(super) struct Planner {
     me: String,
     /// Free targets that can be asked for now.
     ready: BTreeSet<String>,
+    /// Free targets that another instance should have and did not take in time, by that instance: asked for
+    /// when nothing else is left to ask for and that instance is not on its way to them.
+    left_over: BTreeMap<String, BTreeSet<String>>,
+    left_over_by: HashMap<String, String>,
     /// Targets to look at again, by when.
     later: BTreeSet<(BootMillis, String)>,
     later_at: HashMap<String, BootMillis>,
@@ -91,6 +101,9 @@ pub(super) struct Planner {
     silent: HashMap<String, (BootMillis, u64)>,
     /// Foreign programs that did not take what was left to them.
     unwilling: HashMap<String, BootMillis>,
+    /// When this instance made its first plan, until the fleet that it came with has gathered.
+    gathers_since: Option<BootMillis>,
+    has_gathered: bool,
     /// How often a target was looked at: what planning costs.
     looks: u64,
 }
@@ -157,7 +170,7 @@ impl Planner {
         for target in targets {
             self.look(&target, now, options, mirror, holdings, room, &mut plan);
         }
-        self.acquire(options, holdings, room, &mut plan);
+        self.acquire(now, options, mirror, holdings, room, &mut plan);
         self.hand_over(now, options, mirror, holdings, room, &mut plan);
         let times = [
             self.later.first().map(|(at, _)| *at),
@@ -203,6 +216,8 @@ impl Planner {
     /// Everything is planned anew; what was learned about others stays.
     fn forget_all(&mut self, now: BootMillis, mirror: &Mirror) {
         self.ready.clear();
+        self.left_over.clear();
+        self.left_over_by.clear();
         self.later.clear();
         self.later_at.clear();
         self.misplaced.clear();
@@ -219,14 +234,8 @@ impl Planner {
         if let Some(at) = self.later_at.remove(target) {
             self.later.remove(&(at, target.to_owned()));
         }
-        if let Some(node) = self.misplaced_to.remove(target)
-            && let Some(targets) = self.misplaced.get_mut(&node)
-        {
-            targets.remove(target);
-            if targets.is_empty() {
-                self.misplaced.remove(&node);
-            }
-        }
+        remove(&mut self.misplaced, &mut self.misplaced_to, target);
+        remove(&mut self.left_over, &mut self.left_over_by, target);
     }
 
     fn put_off(&mut self, target: &str, at: BootMillis) {
@@ -286,14 +295,12 @@ impl Planner {
                 let until = declined.until;
                 self.put_off(target, until);
             }
-            _ => {
-                self.misplaced_to
-                    .insert(target.to_owned(), successor.to_owned());
-                self.misplaced
-                    .entry(successor.to_owned())
-                    .or_default()
-                    .insert(target.to_owned());
-            }
+            _ => insert(
+                &mut self.misplaced,
+                &mut self.misplaced_to,
+                target,
+                successor,
+            ),
         }
     }
 
@@ -313,6 +320,7 @@ impl Planner {
             .lease(target)
             .is_some_and(|seen| seen.holder.name.as_str() == self.me);
         let mut from = BootMillis::default();
+        let mut left_to = None;
         if !already_ours {
             let Some(since) = mirror.free_since(now, target) else {
                 return;
@@ -326,8 +334,17 @@ impl Planner {
                     }
                     options.foreign_wait_ms()
                 }
-                None if mirror.split_of_staying(now).get(target) == Some(self.me.as_str()) => 0,
-                None => options.preference_wait_ms,
+                None => {
+                    let split = mirror.split_of_staying(now);
+                    let node = split.get(target).filter(|node| *node != self.me);
+                    left_to = node.map(str::to_owned);
+                    let is_own = split.get(target) == Some(self.me.as_str());
+                    if is_own {
+                        0
+                    } else {
+                        options.preference_wait_ms
+                    }
+                }
             };
             if wait_ms > 0 && options.weight == 0 {
                 return;
@@ -339,8 +356,13 @@ impl Planner {
         }
         if from > now {
             self.put_off(target, from);
-        } else {
-            self.ready.insert(target.to_owned());
+            return;
+        }
+        match left_to {
+            Some(node) => insert(&mut self.left_over, &mut self.left_over_by, target, &node),
+            None => {
+                self.ready.insert(target.to_owned());
+            }
         }
     }
 
@@ -352,22 +374,66 @@ impl Planner {
         (!unwilling).then(|| node.to_owned())
     }
 
+    /// Asks for what this instance should have, and when that is done for what others do not take.
     fn acquire(
         &mut self,
+        now: BootMillis,
         options: &Options,
+        mirror: &Mirror,
         holdings: &impl Holdings,
         room: &Room<'_>,
         plan: &mut Plan,
     ) {
-        let capacity = options
-            .capacity
-            .map_or(usize::MAX, |most| most as usize)
-            .saturating_sub(holdings.count() + room.asked.len());
-        while plan.acquire.len() < capacity.min(room.acquires)
+        let has = holdings.count() + room.asked.len();
+        let capacity = options.capacity.map_or(usize::MAX, |most| most as usize);
+        let mut most = room.acquires.min(capacity.saturating_sub(has));
+        let gathers_until = self.gathers_until(now, options, mirror);
+        if gathers_until.is_some() {
+            most = most.min(EAGER.saturating_sub(has));
+        }
+        while plan.acquire.len() < most
             && let Some(target) = self.ready.pop_first()
         {
             plan.acquire.push(target);
         }
+        if let Some(until) = gathers_until.filter(|_| !self.ready.is_empty()) {
+            plan.wake(until);
+        }
+        if !self.ready.is_empty() || !room.asked.is_empty() || !plan.acquire.is_empty() {
+            return;
+        }
+        let mut chosen = Vec::new();
+        for (node, targets) in &self.left_over {
+            match mirror.taking_until(node, options.lease_ttl_ms) {
+                Some(until) if until > now => plan.wake(until),
+                _ => {
+                    let room = most.saturating_sub(chosen.len());
+                    chosen.extend(targets.iter().take(room).cloned());
+                }
+            }
+        }
+        for target in &chosen {
+            self.forget(target);
+        }
+        plan.acquire = chosen;
+    }
+
+    /// Until when a fleet that starts together gathers, if it still does. Only at the start of this very
+    /// instance: later, what comes free is taken at once whoever joins.
+    fn gathers_until(
+        &mut self,
+        now: BootMillis,
+        options: &Options,
+        mirror: &Mirror,
+    ) -> Option<BootMillis> {
+        if self.has_gathered {
+            return None;
+        }
+        let since = *self.gathers_since.get_or_insert(now);
+        let longest = since.plus(GATHERS * options.settle_ms);
+        let until = mirror.changed_at.plus(options.settle_ms).min(longest);
+        self.has_gathered = until <= now;
+        (!self.has_gathered).then_some(until)
     }
 
     /// Hands over what another live instance should have, once the fleet stands still.
@@ -418,6 +484,34 @@ impl Planner {
             } else {
                 plan.offer.push((target, node));
             }
+        }
+    }
+}
+
+/// Notes that a target belongs to a node.
+fn insert(
+    by_node: &mut BTreeMap<String, BTreeSet<String>>,
+    node_of: &mut HashMap<String, String>,
+    target: &str,
+    node: &str,
+) {
+    node_of.insert(target.to_owned(), node.to_owned());
+    let targets = by_node.entry(node.to_owned()).or_default();
+    targets.insert(target.to_owned());
+}
+
+/// Forgets that a target belongs to a node.
+fn remove(
+    by_node: &mut BTreeMap<String, BTreeSet<String>>,
+    node_of: &mut HashMap<String, String>,
+    target: &str,
+) {
+    if let Some(node) = node_of.remove(target)
+        && let Some(targets) = by_node.get_mut(&node)
+    {
+        targets.remove(target);
+        if targets.is_empty() {
+            by_node.remove(&node);
         }
     }
 }
