@@ -14,7 +14,7 @@ use crate::{
     recent::Recent,
     registry::view::Sites,
     shed::Shed,
-    streams::Hub,
+    streams::{Hub, Rooms},
 };
 
 /// What every door has at hand. Cheap to clone.
@@ -30,6 +30,7 @@ pub(crate) struct Parts {
     pub metrics: Metrics,
     pub shed: Shed,
     pub hub: Hub,
+    pub rooms: Rooms,
     pub sites: Sites,
     pub recent: Recent,
     pub pictures: Pictures,

@@ -26,7 +26,7 @@ use crate::{
     recent::Recent,
     registry, replicas, sampler,
     shed::Shed,
-    streams::Hub,
+    streams::{Hub, Rooms},
     tls::Certificate,
 };
 
@@ -160,6 +160,7 @@ impl Builder {
             metrics: self.metrics,
             shed: Shed::new(&options.limits),
             hub: Hub::default(),
+            rooms: Rooms::default(),
             sites,
             recent: Recent::default(),
             pictures: Pictures::default(),

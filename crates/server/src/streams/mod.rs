@@ -3,8 +3,13 @@
 mod holder;
 mod hub;
 mod operations;
+mod rooms;
 mod sse;
+mod text;
+mod watcher;
 
 pub(crate) use holder::{Peer, max_message_bytes, serve};
 pub(crate) use hub::Hub;
-pub(crate) use sse::{Format, events};
+pub(crate) use rooms::Rooms;
+pub(crate) use sse::events;
+pub(crate) use text::Format;

@@ -15,11 +15,11 @@ use leasehold_api::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{holder::Peer, sse::Watcher};
+use super::{holder::Peer, watcher::Watcher};
 use crate::{
     App, Reject,
     frame::too_slow,
-    ops,
+    metrics, ops,
     problem::RETRY_SOON,
     query::MAX_PAGE,
     shed::{Class, Permit},
@@ -193,7 +193,7 @@ fn watch<'a>(
 ) -> impl Stream<Item = Down> + 'a {
     enum Stage {
         Closed(Box<lease::Watching>),
-        Open(Box<Watcher>, Permit),
+        Open(Box<Watcher>, (Permit, metrics::Open)),
         Over,
     }
     let notice = |frame| Down::Notice(Box::new(frame));
@@ -204,7 +204,7 @@ fn watch<'a>(
                     let permit = app.parts().shed.enter(Class::Stream);
                     let permit = permit.inspect_err(|_| app.metrics().turned_away("stream"))?;
                     let watcher = Watcher::open(app, peer.caller.clone(), *watching).await?;
-                    Ok((watcher, permit))
+                    Ok((watcher, (permit, app.metrics().watcher())))
                 };
                 Some(match opened.await {
                     Ok((watcher, permit)) => (

@@ -1,52 +1,33 @@
 //! Changes as server-sent events. A watcher resumes from a revision; when that is gone it is told so
 //! and gets a snapshot (L20).
 
-use std::{convert::Infallible, fmt::Write as _, time::Duration};
+use std::{convert::Infallible, time::Duration};
 
 use axum::{
     body::{Body, Bytes},
     response::{IntoResponse as _, Response},
 };
-use futures_util::{FutureExt as _, StreamExt as _, stream};
+use futures_util::{FutureExt as _, stream};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
-use lease::{Notice, Revision, Watch, Watching};
-use leasehold_api::{
-    Event, Lease, Problem, Snapshot,
-    authority::{Fault, FaultKind, Frame},
+use lease::{Revision, Watching};
+use tokio::{
+    sync::{broadcast::error::RecvError, mpsc},
+    time::timeout,
 };
 
-use tokio::{sync::mpsc, time::timeout};
-
-use crate::{
-    App, Reject,
-    auth::{Area, Caller, Level},
-    metrics::Open,
-    readers,
-    registry::secrets,
+use super::{
+    rooms::{Pieces, Seat, Wanted},
+    text::{self, Format, Said},
+    watcher::Watcher,
 };
+use crate::{App, Reject, auth::Caller, metrics::Open, readers};
 
 /// How many pieces may wait for a reader, and from how many bytes on a piece goes out by itself. Changes that
 /// are there together go out together.
 const PIECES: usize = 2;
 const PIECE_BYTES: usize = 16 * 1024;
-
-/// In which form changes are sent.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Format {
-    /// The contract's: for people and programs of any kind.
-    Public,
-    /// The kernel's own: for another process's authority.
-    Kernel,
-}
-
-/// One watch as its caller may see it.
-pub(super) struct Watcher {
-    watch: Watch,
-    app: App,
-    caller: Caller,
-    ended: bool,
-    _open: Open,
-}
+/// A revision that never will be: who resumes from it gets a snapshot.
+const NEVER: Revision = Revision::new(1 << 53);
 
 /// An open stream of the changes that are wanted, and that this caller may see. It is written on the readers' threads.
 pub(crate) async fn events(
@@ -55,12 +36,20 @@ pub(crate) async fn events(
     watching: Watching,
     format: Format,
 ) -> Result<Response, Reject> {
-    let shared = app.clone();
-    let watcher =
-        readers::run(async move { Watcher::open(&shared, caller, watching).await }).await?;
-    let heartbeat = app.parts().limits.stream_heartbeat();
     let (pieces, written) = mpsc::channel(PIECES);
-    readers::spawn(write(watcher, format, heartbeat, pieces));
+    let subscriber = Subscriber {
+        heartbeat: app.parts().limits.stream_heartbeat(),
+        app: app.clone(),
+        caller,
+        watching,
+        format,
+        pieces,
+        seat: None,
+        seen: None,
+        _open: app.metrics().watcher(),
+    };
+    let (subscriber, source) = readers::run(subscriber.open()).await?;
+    readers::spawn(subscriber.write(source));
     let written = stream::unfold(written, |mut written| async move {
         Some((Ok::<Bytes, Infallible>(written.recv().await?), written))
     });
@@ -71,164 +60,161 @@ pub(crate) async fn events(
     Ok((headers, Body::from_stream(written)).into_response())
 }
 
-/// Writes the stream to its end, or until nobody reads it any more.
-async fn write(
-    mut watcher: Watcher,
+/// Where a subscriber's changes come from.
+enum Source {
+    /// A watch of its own: until it has caught up, or when nobody else wants the same.
+    Own(Box<Watcher>),
+    /// The watch that it shares with those who want the same.
+    Shared(Pieces),
+}
+
+/// One reader of a stream.
+struct Subscriber {
+    app: App,
+    caller: Caller,
+    watching: Watching,
     format: Format,
     heartbeat: Duration,
     pieces: mpsc::Sender<Bytes>,
-) {
-    // The first words go out at once, so that the reader knows that nothing is missed from here on.
-    let mut text = match format {
-        Format::Public => ": open\n\n".to_owned(),
-        Format::Kernel => message(&Frame::Open, None, None),
-    };
-    loop {
-        if pieces.send(std::mem::take(&mut text).into()).await.is_err() {
-            return;
-        }
-        let next = tokio::select! {
-            () = pieces.closed() => return,
-            next = timeout(heartbeat, watcher.next()) => next,
-        };
-        match next {
-            Ok(None) => return,
-            Ok(Some(notice)) => text = written(format, notice),
-            Err(_) => text.push_str(": alive\n\n"),
-        }
-        while text.len() < PIECE_BYTES
-            && let Some(Some(notice)) = watcher.next().now_or_never()
-        {
-            text.push_str(&written(format, notice));
-        }
-    }
+    /// Its place in the room of those who want the same.
+    seat: Option<Seat>,
+    /// Up to where it has everything.
+    seen: Option<Revision>,
+    _open: Open,
 }
 
-impl Watcher {
-    pub async fn open(app: &App, caller: Caller, mut watching: Watching) -> Result<Self, Reject> {
-        // A record has no tenant, so a caller that is bound to one sees none.
-        watching.tenant = caller.tenant_of(watching.tenant)?;
-        let watch = app.authority().watch(watching).await?;
-        Ok(Self {
-            watch,
-            app: app.clone(),
-            caller,
-            ended: false,
-            _open: app.metrics().watcher(),
-        })
-    }
+/// Nobody reads any more.
+struct Gone;
 
-    /// What comes next, without what this caller may not see. After a problem or a goodbye nothing does.
-    pub async fn next(&mut self) -> Option<Result<Frame, Box<Problem>>> {
-        if self.ended {
-            return None;
+impl Subscriber {
+    /// Begins with a watch of its own, exactly where it wants to, and takes a seat among those who want the same.
+    async fn open(mut self) -> Result<(Self, Source), Reject> {
+        self.watching.tenant = self.caller.tenant_of(self.watching.tenant.take())?;
+        let from = self.watching.from.take();
+        let source = self.own(from).await?;
+        let rooms = &self.app.parts().rooms;
+        if let Some(wanted) = Wanted::of(&self.caller, &self.watching, self.format) {
+            let seat = rooms.seat(&self.app, &self.caller, &self.watching, &wanted);
+            self.seat = Some(seat.await?);
         }
-        let notice = tokio::select! {
-            () = self.app.closing().cancelled() => None,
-            notice = self.watch.next() => notice,
-        };
-        Some(match notice {
-            Some(Ok(notice)) => Ok(self.visible(notice).into()),
-            Some(Err(error)) => {
-                self.ended = true;
-                tracing::info!(%error, "a watch ended");
-                // The store's own words stay in the log.
-                Err(Box::new(Reject::from(error).into_problem()))
-            }
-            None => {
-                self.ended = true;
-                Ok(Frame::Goodbye)
-            }
-        })
+        Ok((self, source))
     }
 
-    fn visible(&self, notice: Notice) -> Notice {
-        let admin = self.caller.tenant.is_none() && self.caller.may(Area::Leases, Level::Admin);
-        match notice {
-            // What servers note for themselves is nobody else's.
-            Notice::Event(event) if event.key.is_private() => Notice::Progress(event.revision),
-            Notice::Snapshot(mut snapshot) => {
-                if !admin {
-                    // Records may hold what only an administrator should read.
-                    snapshot.records.clear();
-                }
-                let records = std::mem::take(&mut snapshot.records).into_iter();
-                snapshot.records = records
-                    .filter_map(|record| secrets::shown(&self.caller, record))
-                    .collect();
-                Notice::Snapshot(snapshot)
-            }
-            notice => notice,
-        }
+    async fn own(&self, from: Option<Revision>) -> Result<Source, Reject> {
+        let watching = self.watching.clone().after(from);
+        let watcher = Watcher::open(&self.app, self.caller.clone(), watching).await?;
+        Ok(Source::Own(Box::new(watcher)))
     }
-}
 
-fn written(format: Format, notice: Result<Frame, Box<Problem>>) -> String {
-    match format {
-        Format::Public => public(notice),
-        Format::Kernel => {
-            let frame = notice.unwrap_or_else(|problem| Frame::Failed(fault(*problem)));
-            let id = match &frame {
-                Frame::Event(event) => Some(event.revision),
-                Frame::Snapshot(snapshot) => Some(snapshot.revision),
-                Frame::Progress(revision) => Some(*revision),
-                Frame::Open | Frame::Failed(_) | Frame::Goodbye => None,
+    /// Writes the stream to its end, or until nobody reads it any more.
+    async fn write(mut self, source: Source) {
+        // The first words go out at once, so that the reader knows that nothing is missed from here on.
+        let mut going = self
+            .send(self.format.greeting())
+            .await
+            .map(|()| Some(source));
+        while let Ok(Some(source)) = going {
+            going = match source {
+                Source::Own(watcher) => self.follow(watcher).await,
+                Source::Shared(pieces) => self.listen(pieces).await,
             };
-            message(&frame, None, id)
         }
     }
-}
 
-/// A store's failure has a fault of its own.
-fn fault(problem: Problem) -> Fault {
-    problem.fault.unwrap_or(Fault {
-        kind: FaultKind::Unknown,
-        field: None,
-        text: problem.detail,
-    })
-}
+    async fn send(&self, text: impl Into<Bytes>) -> Result<(), Gone> {
+        self.pieces.send(text.into()).await.map_err(|_| Gone)
+    }
 
-fn public(notice: Result<Frame, Box<Problem>>) -> String {
-    match notice {
-        Ok(Frame::Event(event)) => message(
-            &Event::from(&event),
-            Some(event.kind.as_str()),
-            Some(event.revision),
-        ),
-        // A reader notes the id of an event without data and shows nothing.
-        Ok(Frame::Progress(revision)) => {
-            format!("id: {revision}\n: progress\n\n")
+    /// Passes on what the room says.
+    async fn listen(&mut self, mut shared: Pieces) -> Result<Option<Source>, Gone> {
+        loop {
+            let piece = tokio::select! {
+                () = self.pieces.closed() => return Err(Gone),
+                piece = timeout(self.heartbeat, shared.recv()) => piece,
+            };
+            match piece {
+                Err(_) => self.send(": alive\n\n").await?,
+                Ok(Ok(piece)) => {
+                    let mut text = piece.after(self.seen);
+                    while !text.is_empty() {
+                        let some = text.split_to(text.len().min(PIECE_BYTES));
+                        self.send(some).await?;
+                    }
+                    self.seen = self.seen.max(piece.position());
+                    if piece.last {
+                        return Ok(None);
+                    }
+                }
+                Ok(Err(RecvError::Lagged(_))) => return self.begin_again().await,
+                Ok(Err(RecvError::Closed)) => return Ok(None),
+            }
         }
-        Ok(Frame::Snapshot(snapshot)) => message(
-            &Snapshot {
-                revision: snapshot.revision.get(),
-                at: snapshot.at.into(),
-                leases: snapshot.leases.iter().map(Lease::from).collect(),
-            },
-            Some("snapshot"),
-            Some(snapshot.revision),
-        ),
-        Ok(Frame::Open) => ": open\n\n".to_owned(),
-        Ok(Frame::Failed(fault)) => message(&fault, Some("failed"), None),
-        Ok(Frame::Goodbye) => "event: goodbye\ndata: {}\n\n".to_owned(),
-        Err(problem) => message(&problem, Some("failed"), None),
     }
-}
 
-fn message(
-    data: &impl serde::Serialize,
-    name: Option<&'static str>,
-    id: Option<Revision>,
-) -> String {
-    let mut text = String::new();
-    if let Some(name) = name {
-        let _ = writeln!(text, "event: {name}");
+    /// It was too slow. Renewals are not kept, so whoever wants them begins with a snapshot.
+    async fn begin_again(&self) -> Result<Option<Source>, Gone> {
+        let from = self.seen.filter(|_| !self.watching.renewals);
+        match self.own(Some(from.unwrap_or(NEVER))).await {
+            Ok(source) => Ok(Some(source)),
+            Err(reject) => {
+                let failed = text::written(self.format, Err(Box::new(reject.into_problem())));
+                self.send(failed.collect::<String>()).await?;
+                Ok(None)
+            }
+        }
     }
-    if let Some(id) = id {
-        let _ = writeln!(text, "id: {id}");
+
+    /// Follows a watch of its own, until it has caught up with the room.
+    async fn follow(&mut self, mut watcher: Box<Watcher>) -> Result<Option<Source>, Gone> {
+        loop {
+            let said = tokio::select! {
+                () = self.pieces.closed() => return Err(Gone),
+                said = timeout(self.heartbeat, watcher.next()) => said,
+            };
+            let mut text = String::new();
+            match said {
+                Ok(None) => return Ok(None),
+                Ok(Some(said)) => self.put(&mut text, said).await?,
+                Err(_) => text.push_str(": alive\n\n"),
+            }
+            let mut shared = None;
+            if self.drain(&mut watcher, &mut text).await? {
+                let caught_up = self.seat.as_ref().zip(self.seen);
+                shared = caught_up.and_then(|(seat, seen)| seat.listen_after(seen));
+            }
+            // What came just before it listened to the room may be in its own watch only.
+            let whole = shared.is_some() && self.drain(&mut watcher, &mut text).await?;
+            if !text.is_empty() {
+                self.send(text).await?;
+            }
+            if let Some(shared) = shared.filter(|_| whole) {
+                return Ok(Some(Source::Shared(shared)));
+            }
+        }
     }
-    // JSON has no line breaks outside of strings, and there they are escaped.
-    let data = serde_json::to_string(data).unwrap_or_default();
-    let _ = write!(text, "data: {data}\n\n");
-    text
+
+    /// Takes what is there, as much as goes into a piece. Says whether that was all.
+    async fn drain(&mut self, watcher: &mut Watcher, text: &mut String) -> Result<bool, Gone> {
+        while text.len() < PIECE_BYTES {
+            match watcher.next().now_or_never() {
+                None => return Ok(true),
+                Some(None) => return Ok(false),
+                Some(Some(said)) => self.put(text, said).await?,
+            }
+        }
+        Ok(false)
+    }
+
+    /// Writes one message. What is too large for a piece goes out in several.
+    async fn put(&mut self, text: &mut String, said: Said) -> Result<(), Gone> {
+        let revision = said.as_ref().ok().and_then(text::revision);
+        for part in text::written(self.format, said) {
+            text.push_str(&part);
+            if text.len() >= PIECE_BYTES {
+                self.send(std::mem::take(text)).await?;
+            }
+        }
+        self.seen = self.seen.max(revision);
+        Ok(())
+    }
 }

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use std::time::Duration;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use futures_util::{SinkExt as _, StreamExt as _};
 use leasehold_testkit::wait;
@@ -14,7 +14,8 @@ use tokio_tungstenite::{
 };
 
 use crate::support::{
-    ADMIN, LONG, READER, Running, TENANT_A, TENANT_B, WRITER, options, start, start_with,
+    ADMIN, LONG, READER, Running, TENANT_A, TENANT_B, WRITER, clock, guarded::Counted, memory,
+    options, start, start_on, start_with,
 };
 
 /// Reads server-sent events one by one.
@@ -182,6 +183,100 @@ async fn l20_a_gap_is_told_with_a_snapshot() {
     let (name, snapshot) = events.next().await.unwrap();
     assert_eq!(name, "snapshot");
     assert_eq!(snapshot["leases"][0]["id"], "1");
+}
+
+#[tokio::test]
+async fn subscribers_that_want_the_same_share_one_watch_and_miss_nothing() {
+    let clock = clock();
+    let counted = Counted::new(memory(&clock));
+    let server = start_on(options(), clock, counted.clone()).await;
+    let watches = || counted.watches.load(Ordering::SeqCst);
+    server.acquire("a", "before", "h").await;
+    let own = watches();
+    let mut first = Events::open(&server, None).await;
+    let mut fleet = Vec::new();
+    for _ in 0..10 {
+        fleet.push(Events::open(&server, None).await);
+    }
+    let mut narrowed = Events::filtered(&server, None, "?kind=b").await;
+    let changes = async {
+        for number in 0..200 {
+            server.acquire("a", &number.to_string(), "h").await;
+        }
+        server.acquire("b", "last", "h").await;
+    };
+    // Some come back in the middle of it, with what they have seen, and catch up.
+    let returns = async {
+        let (_, seen) = first.next().await.unwrap();
+        let mut returned = Vec::new();
+        for _ in 0..5 {
+            let events = Events::open(&server, seen["revision"].as_u64()).await;
+            returned.push(events);
+        }
+        returned
+    };
+    let ((), returned) = tokio::join!(changes, returns);
+    // One has its first event already.
+    let expected = |from: usize| (from..200).map(|number| number.to_string());
+    let opened = fleet;
+    let mut fleet = Vec::new();
+    for (from, mut events) in opened
+        .into_iter()
+        .map(|events| (0, events))
+        .chain([(1, first)])
+        .chain(returned.into_iter().map(|events| (1, events)))
+    {
+        for id in expected(from).chain(["last".to_owned()]) {
+            assert_eq!(events.next().await.unwrap().1["id"], id);
+        }
+        fleet.push(events);
+    }
+    assert_eq!(narrowed.next().await.unwrap().1["id"], "last");
+    // All of them moved into the room, but for the one that wants something else; it shares its own with nobody.
+    wait::until(LONG, "one watch for all", async || watches() <= own + 1 + 2).await;
+    drop((fleet, narrowed));
+    wait::until(LONG, "no watch for nobody", async || watches() <= own).await;
+}
+
+#[tokio::test]
+async fn l20_a_subscriber_that_was_too_slow_for_the_others_begins_again() {
+    let server = start().await;
+    let mut quick = Events::open(&server, None).await;
+    // It does not read for a while.
+    let mut slow = Events::open(&server, None).await;
+    let keys: Vec<Value> = (0..256)
+        .map(|number| json!({"kind": "busy", "id": number.to_string()}))
+        .collect();
+    let body = json!({"keys": keys, "holder": "h", "incarnation": "1", "ttl_seconds": 600});
+    let (status, _) = server
+        .call(WRITER, "POST", "/api/v1/leases/acquire", body)
+        .await;
+    assert_eq!(status, 200);
+    let reading = tokio::spawn(async move { while quick.block().await.is_some() {} });
+    // Far more than a connection and the room keep for it.
+    for _ in 0..150 {
+        let all = json!({"holder": "h", "incarnation": "1"});
+        let (status, _) = server
+            .call(WRITER, "POST", "/api/v1/leases/renew", all)
+            .await;
+        assert_eq!(status, 200);
+    }
+    reading.abort();
+    let snapshot = loop {
+        let (name, data) = slow.next().await.unwrap();
+        if name == "snapshot" {
+            break data;
+        }
+    };
+    assert_eq!(snapshot["leases"].as_array().unwrap().len(), 256);
+    server.acquire("a", "1", "other").await;
+    loop {
+        let (name, event) = slow.next().await.unwrap();
+        if name == "lease_acquired" {
+            assert_eq!(event["id"], "1");
+            break;
+        }
+    }
 }
 
 #[tokio::test]

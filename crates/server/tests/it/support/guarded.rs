@@ -6,6 +6,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
+use futures_util::StreamExt as _;
 use lease::{Answer, Authority, Capabilities, Command, Outcome, Query, View, Watch, Watching};
 
 /// Passes reads on, counts writes and refuses them.
@@ -46,6 +47,8 @@ impl Authority for Guarded {
 pub struct Counted {
     pub inner: Arc<dyn Authority>,
     pub looks: AtomicUsize,
+    /// How many watches are open.
+    pub watches: Arc<AtomicUsize>,
 }
 
 impl Counted {
@@ -53,6 +56,7 @@ impl Counted {
         Arc::new(Self {
             inner,
             looks: AtomicUsize::new(0),
+            watches: Arc::default(),
         })
     }
 }
@@ -74,6 +78,23 @@ impl Authority for Counted {
     }
 
     fn watch(&self, watching: Watching) -> Answer<'_, Watch> {
-        self.inner.watch(watching)
+        Box::pin(async {
+            let watch = self.inner.watch(watching).await?;
+            self.watches.fetch_add(1, Ordering::SeqCst);
+            let open = Open(self.watches.clone());
+            let counted = watch.inspect(move |_| {
+                let _ = &open;
+            });
+            Ok(Box::pin(counted) as Watch)
+        })
+    }
+}
+
+/// One watch that is counted.
+struct Open(Arc<AtomicUsize>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }

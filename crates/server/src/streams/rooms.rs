@@ -1,0 +1,405 @@
+//! Subscribers that want the same share one watch: a change is filtered and serialised once, and its text is
+//! passed on to all of them. Where events are made, they are one watcher. A subscriber begins with a watch of its
+//! own, and listens to the room from the first change on that finds it no further behind.
+//!
+//! Only watches of many keys are shared; who watches one key or one holder usually is the only one.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use axum::body::Bytes;
+use futures_util::FutureExt as _;
+use lease::{EventKind, Revision, Watching};
+use leasehold_api::authority::Frame;
+use tokio::sync::broadcast;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    text::{self, Format, Said},
+    watcher::Watcher,
+};
+use crate::{
+    App, Reject,
+    auth::{Area, Caller, Level},
+    readers,
+};
+
+/// How many pieces are kept for the slowest subscriber. Who is further behind goes on by itself.
+const PIECES: usize = 32;
+/// From how many bytes on a piece goes out although there is more.
+const PIECE_BYTES: usize = 64 * 1024;
+/// How long changes collect after a piece went out, for each subscriber that it went to: with many of them it
+/// is the number of pieces that costs, and not their size.
+const FOR_EACH: Duration = Duration::from_micros(30);
+const LONGEST: Duration = Duration::from_millis(100);
+
+/// What a room is about: who wants this, in this form, and may see as much, is in it.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Wanted {
+    watching: String,
+    format: Format,
+    sees_records: bool,
+    sees_credentials: bool,
+}
+
+impl Wanted {
+    /// Nothing when it is not worth sharing.
+    pub fn of(caller: &Caller, watching: &Watching, format: Format) -> Option<Self> {
+        if watching.key.is_some() || watching.holder.is_some() {
+            return None;
+        }
+        let watching = Watching {
+            from: None,
+            ..watching.clone()
+        };
+        Some(Self {
+            watching: serde_json::to_string(&watching).ok()?,
+            format,
+            sees_records: caller.is_agent(),
+            sees_credentials: caller.may(Area::Credentials, Level::Read),
+        })
+    }
+}
+
+/// All rooms of a server. Cheap to clone.
+#[derive(Clone, Default)]
+pub(crate) struct Rooms {
+    // A plain mutex: held for a look-up, by readers only, never over an await.
+    rooms: Arc<Mutex<HashMap<Wanted, Entry>>>,
+}
+
+struct Entry {
+    room: Arc<Room>,
+    seats: usize,
+}
+
+/// What the subscribers of one watch share.
+struct Room {
+    state: Mutex<State>,
+    /// Nobody is in it any more.
+    left: CancellationToken,
+}
+
+struct State {
+    /// Up to where everything was passed on, once that is known.
+    position: Option<Revision>,
+    /// Gone when the watch is over.
+    pieces: Option<broadcast::Sender<Arc<Piece>>>,
+}
+
+/// Changes that go out together.
+#[derive(Default)]
+pub(super) struct Piece {
+    text: Bytes,
+    marks: Vec<Mark>,
+    /// Nothing comes after it.
+    pub last: bool,
+}
+
+/// Where a message ends.
+struct Mark {
+    revision: Option<Revision>,
+    /// Messages of the same revision may be new although it was seen.
+    repeats: bool,
+    end: usize,
+}
+
+/// A place in a room. A subscriber may have it before it listens.
+pub(super) struct Seat {
+    rooms: Rooms,
+    wanted: Wanted,
+    room: Arc<Room>,
+}
+
+pub(super) type Pieces = broadcast::Receiver<Arc<Piece>>;
+
+impl Rooms {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Wanted, Entry>> {
+        self.rooms.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A seat in a room that is there.
+    fn find(&self, rooms: &mut HashMap<Wanted, Entry>, wanted: &Wanted) -> Option<Seat> {
+        let entry = rooms.get_mut(wanted)?;
+        entry.room.lock().pieces.as_ref()?;
+        entry.seats += 1;
+        Some(Seat {
+            rooms: self.clone(),
+            wanted: wanted.clone(),
+            room: entry.room.clone(),
+        })
+    }
+
+    /// A seat in the room for this; the first one opens it.
+    pub(super) async fn seat(
+        &self,
+        app: &App,
+        caller: &Caller,
+        watching: &Watching,
+        wanted: &Wanted,
+    ) -> Result<Seat, Reject> {
+        if let Some(seat) = self.find(&mut self.lock(), wanted) {
+            return Ok(seat);
+        }
+        let watching = Watching {
+            from: None,
+            ..watching.clone()
+        };
+        let watcher = Watcher::open(app, caller.clone(), watching).await?;
+        let mut rooms = self.lock();
+        if let Some(seat) = self.find(&mut rooms, wanted) {
+            return Ok(seat);
+        }
+        let room = Room::new();
+        let seats = 1;
+        let entry = Entry {
+            room: room.clone(),
+            seats,
+        };
+        rooms.insert(wanted.clone(), entry);
+        drop(rooms);
+        readers::spawn(pass_on(room.clone(), watcher, wanted.format));
+        Ok(Seat {
+            rooms: self.clone(),
+            wanted: wanted.clone(),
+            room,
+        })
+    }
+}
+
+impl Seat {
+    /// Everything after a revision that was seen, when the room has not gone further. Some of it may be
+    /// known.
+    pub fn listen_after(&self, seen: Revision) -> Option<Pieces> {
+        let state = self.room.lock();
+        state.position.filter(|position| *position <= seen)?;
+        state.pieces.as_ref().map(broadcast::Sender::subscribe)
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut rooms = self.rooms.lock();
+        if let Some(entry) = rooms.get_mut(&self.wanted)
+            && Arc::ptr_eq(&entry.room, &self.room)
+        {
+            entry.seats -= 1;
+            if entry.seats == 0 {
+                rooms.remove(&self.wanted);
+                self.room.left.cancel();
+            }
+        }
+    }
+}
+
+impl Room {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            state: Mutex::new(State {
+                position: None,
+                pieces: Some(broadcast::Sender::new(PIECES)),
+            }),
+            left: CancellationToken::new(),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Passes a piece on; returns to how many.
+    fn publish(&self, piece: Piece) -> usize {
+        let mut state = self.lock();
+        state.position = piece.position().or(state.position);
+        let sent = state
+            .pieces
+            .as_ref()
+            .map(|pieces| pieces.send(Arc::new(piece)));
+        // An error means that nobody listens yet.
+        sent.and_then(Result::ok).unwrap_or(0)
+    }
+}
+
+/// Whatever ends the watch ends the room: nobody listens to nothing.
+struct Closing(Arc<Room>);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.0.lock().pieces = None;
+    }
+}
+
+async fn pass_on(room: Arc<Room>, mut watcher: Watcher, format: Format) {
+    let _closing = Closing(room.clone());
+    loop {
+        let said = tokio::select! {
+            () = room.left.cancelled() => return,
+            said = watcher.next() => said,
+        };
+        let Some(said) = said else { return };
+        let mut draft = Draft::default();
+        draft.add(format, said).await;
+        while draft.text.len() < PIECE_BYTES
+            && !draft.last
+            && let Some(Some(said)) = watcher.next().now_or_never()
+        {
+            draft.add(format, said).await;
+        }
+        let last = draft.last;
+        let listening = room.publish(draft.finish());
+        if last {
+            return;
+        }
+        let pause = FOR_EACH.saturating_mul(u32::try_from(listening).unwrap_or(u32::MAX));
+        tokio::time::sleep(pause.min(LONGEST)).await;
+    }
+}
+
+/// A piece that is being written.
+#[derive(Default)]
+struct Draft {
+    text: String,
+    marks: Vec<Mark>,
+    last: bool,
+}
+
+impl Draft {
+    async fn add(&mut self, format: Format, said: Said) {
+        let frame = said.as_ref().ok();
+        let repeats = match frame {
+            Some(Frame::Event(event)) => event.kind == EventKind::LeaseRenewed,
+            Some(Frame::Snapshot(_)) => true,
+            _ => false,
+        };
+        self.last = matches!(frame, None | Some(Frame::Goodbye | Frame::Failed(_)));
+        let revision = frame.and_then(text::revision);
+        let mut written = self.text.len();
+        for part in text::written(format, said) {
+            self.text.push_str(&part);
+            // Others are on the same threads.
+            if self.text.len() - written > PIECE_BYTES {
+                written = self.text.len();
+                tokio::task::yield_now().await;
+            }
+        }
+        self.marks.push(Mark {
+            revision,
+            repeats,
+            end: self.text.len(),
+        });
+    }
+
+    fn finish(self) -> Piece {
+        Piece {
+            text: self.text.into(),
+            marks: self.marks,
+            last: self.last,
+        }
+    }
+}
+
+impl Piece {
+    /// Where a subscriber that has all of it resumes.
+    pub fn position(&self) -> Option<Revision> {
+        self.marks.iter().rev().find_map(|mark| mark.revision)
+    }
+
+    /// What is new for a subscriber that has seen everything up to this.
+    pub fn after(&self, seen: Option<Revision>) -> Bytes {
+        let known = |mark: &&Mark| match (mark.revision, seen) {
+            (Some(revision), Some(seen)) if mark.repeats => revision < seen,
+            (Some(revision), Some(seen)) => revision <= seen,
+            _ => false,
+        };
+        let known = self.marks.iter().take_while(known).last();
+        self.text.slice(known.map_or(0, |mark| mark.end)..)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(revision: u64, kind: EventKind) -> Said {
+        Ok(Frame::Event(lease::Event {
+            revision: Revision::new(revision),
+            at: lease::UnixMillis::new(1),
+            kind,
+            key: "job:1".parse().unwrap(),
+            lease: None,
+            detail: None,
+        }))
+    }
+
+    async fn piece(messages: impl IntoIterator<Item = Said>) -> Piece {
+        let mut draft = Draft::default();
+        for said in messages {
+            draft.add(Format::Public, said).await;
+        }
+        draft.finish()
+    }
+
+    fn ids(text: &[u8]) -> Vec<u64> {
+        let text = std::str::from_utf8(text).unwrap();
+        let ids = text.lines().filter_map(|line| line.strip_prefix("id: "));
+        ids.map(|id| id.parse().unwrap()).collect()
+    }
+
+    #[tokio::test]
+    async fn who_comes_later_gets_only_what_it_has_not_seen() {
+        let piece = piece([
+            said(4, EventKind::RecordPut),
+            said(5, EventKind::RecordPut),
+            said(5, EventKind::LeaseRenewed),
+            Ok(Frame::Progress(Revision::new(9))),
+            said(10, EventKind::RecordPut),
+        ])
+        .await;
+        assert_eq!(piece.position(), Some(Revision::new(10)));
+        let after = |seen: Option<u64>| ids(&piece.after(seen.map(Revision::new)));
+        assert_eq!(after(None), [4, 5, 5, 9, 10]);
+        assert_eq!(after(Some(3)), [4, 5, 5, 9, 10]);
+        // A renewal has the revision that it came after, so it may be new.
+        assert_eq!(after(Some(5)), [5, 9, 10]);
+        assert_eq!(after(Some(9)), [10]);
+        assert_eq!(after(Some(10)), [0; 0]);
+    }
+
+    #[tokio::test]
+    async fn a_room_is_entered_only_by_who_is_not_behind_it() {
+        let (rooms, room) = (Rooms::default(), Room::new());
+        let wanted = Wanted {
+            watching: String::new(),
+            format: Format::Public,
+            sees_records: false,
+            sees_credentials: false,
+        };
+        let entry = Entry {
+            room: room.clone(),
+            seats: 0,
+        };
+        rooms.lock().insert(wanted.clone(), entry);
+        let seat = rooms.find(&mut rooms.lock(), &wanted).unwrap();
+        let seen = Revision::new;
+        assert!(seat.listen_after(seen(9)).is_none(), "nothing is known yet");
+        let seven = piece([said(7, EventKind::RecordPut)]).await;
+        assert_eq!(room.publish(seven), 0);
+        assert!(seat.listen_after(seen(6)).is_none(), "it would miss 7");
+        let mut first = seat.listen_after(seen(7)).unwrap();
+        let mut ahead = seat.listen_after(seen(8)).unwrap();
+        let more = [8, 9].map(|revision| said(revision, EventKind::RecordPut));
+        assert_eq!(room.publish(piece(more).await), 2);
+        let new = |piece: Arc<Piece>, after| ids(&piece.after(Some(seen(after))));
+        assert_eq!(new(first.recv().await.unwrap(), 7), [8, 9]);
+        assert_eq!(new(ahead.recv().await.unwrap(), 8), [9]);
+        // The end of the watch is the end for everybody, and the next one opens another room.
+        drop(Closing(room.clone()));
+        assert!(first.recv().await.is_err() && seat.listen_after(seen(9)).is_none());
+        assert!(rooms.find(&mut rooms.lock(), &wanted).is_none());
+        drop(seat);
+        assert!(rooms.lock().is_empty() && room.left.is_cancelled());
+    }
+}
