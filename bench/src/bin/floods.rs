@@ -1,8 +1,8 @@
 //! Floods: what a bystander's renewals cost while others read everything there is, again and again, or follow
 //! everything that happens. The real binary is driven over HTTP.
 //!
-//! The bystander has a thread and a connection of its own, so that it does not wait for the readers' work in this
-//! program.
+//! The bystander has a thread and a connection of its own, and the threads of those who flood have a lower priority, so
+//! that it does not wait for their work in this program: they would be on other machines.
 
 use std::{
     net::SocketAddr,
@@ -44,6 +44,9 @@ struct Arguments {
     /// How many changes a second they follow.
     #[arg(long, default_value_t = 2_000)]
     changes: usize,
+    /// How many wait for hundreds of keys at the same time.
+    #[arg(long, default_value_t = 200)]
+    waiters: usize,
     /// How many holders' streams are open while what one costs is measured.
     #[arg(long, default_value_t = 2_000)]
     sockets: usize,
@@ -66,6 +69,10 @@ const SOCKET_AIM: u64 = 16 * 1000;
 const EVERY: Duration = Duration::from_millis(5);
 /// How many keys one request takes.
 const KEYS: usize = 100;
+/// How many keys each waiter wants.
+const WANTED: usize = 250;
+/// How much lower than the bystander and the server those who flood stand.
+const NICE: i32 = 10;
 /// How often leases are renewed for those who follow every change.
 const CHANGE_EVERY: Duration = Duration::from_millis(20);
 
@@ -85,10 +92,11 @@ enum Flood {
     Snapshots,
     ForeignSnapshots,
     Subscribers,
+    Waiters,
 }
 
 impl Flood {
-    const ALL: [(Self, &'static str); 5] = [
+    const ALL: [(Self, &'static str); 6] = [
         (Self::Nothing, "nothing else"),
         (Self::Listings, "full listings, page by page"),
         (Self::Snapshots, "streams that begin with a snapshot"),
@@ -97,17 +105,29 @@ impl Flood {
             "the same, by one who may see nothing of it",
         ),
         (Self::Subscribers, "subscribers to every change"),
+        (Self::Waiters, "releases that many wait for"),
     ];
 }
 
-#[tokio::main]
-async fn main() -> Result<()> {
+fn main() -> Result<()> {
     let arguments = Arguments::parse();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .on_thread_start(|| {
+            // On Linux a priority is the thread's own.
+            drop(rustix::process::nice(NICE));
+        })
+        .enable_all()
+        .build()?;
+    runtime.block_on(flood(arguments))
+}
+
+async fn flood(arguments: Arguments) -> Result<()> {
     let dir = Dir::new("bench-floods");
     let (child, address) = serve(&arguments, &dir).await?;
     let bench = Bench {
         http: Client::builder().pool_max_idle_per_host(256).build()?,
         url: format!("http://{address}"),
+        address,
     };
     // First: memory that floods leave behind would hide what sockets cost.
     let socket = socket_bytes(&child, address, arguments.sockets).await?;
@@ -140,8 +160,12 @@ async fn main() -> Result<()> {
         ]);
     }
     println!(
-        "{} leases, {} readers, {} subscribers at {} changes a second",
-        arguments.leases, arguments.readers, arguments.subscribers, arguments.changes
+        "{} leases, {} readers, {} subscribers at {} changes a second, {} waiters for {WANTED} keys each",
+        arguments.leases,
+        arguments.readers,
+        arguments.subscribers,
+        arguments.changes,
+        arguments.waiters
     );
     println!("{table}");
     drop(child);
@@ -178,6 +202,7 @@ async fn serve(arguments: &Arguments, dir: &Dir) -> Result<(Child, SocketAddr)> 
 struct Bench {
     http: Client,
     url: String,
+    address: SocketAddr,
 }
 
 impl Bench {
@@ -225,6 +250,8 @@ impl Bench {
         let mut readers = JoinSet::new();
         if matches!(flood, Flood::Subscribers) {
             self.subscribe(&mut readers, &reads, arguments).await?;
+        } else if matches!(flood, Flood::Waiters) {
+            self.wait(&mut readers, &reads, arguments).await?;
         } else if !matches!(flood, Flood::Nothing) {
             for _ in 0..arguments.readers {
                 let (bench, over, reads) = (self.clone(), over.clone(), reads.clone());
@@ -238,14 +265,14 @@ impl Bench {
                 });
             }
         }
-        let (url, seconds) = (self.url.clone(), arguments.seconds);
+        let (url, address, seconds) = (self.url.clone(), self.address, arguments.seconds);
         let (done, latency) = oneshot::channel();
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
                 .build();
             let stood_by = match runtime {
-                Ok(runtime) => runtime.block_on(stand_by(url, seconds)),
+                Ok(runtime) => runtime.block_on(stand_by(url, address, seconds)),
                 Err(error) => Err(error.into()),
             };
             drop(done.send(stood_by));
@@ -264,25 +291,27 @@ impl Bench {
         reads: &Arc<AtomicU64>,
         arguments: &Arguments,
     ) -> Result<()> {
-        let opening = (0..arguments.subscribers).map(|_| {
-            // One connection each, as subscribers have them.
-            let bench = Self {
-                http: Client::new(),
-                ..self.clone()
-            };
-            async move {
-                bench
-                    .get(TOKEN, "/api/v1/events/stream")
-                    .await?
-                    .error_for_status()
-                    .map_err(anyhow::Error::from)
+        // One connection each, as subscribers have them, and nothing else.
+        let address = self.address;
+        let opening = (0..arguments.subscribers).map(|_| async move {
+            let mut socket = TcpStream::connect(address).await?;
+            let request = format!(
+                "GET /api/v1/events/stream HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
+            );
+            socket.write_all(request.as_bytes()).await?;
+            let mut head = Vec::new();
+            while !head.windows(6).any(|it| it == b": open") {
+                ensure!(socket.read_buf(&mut head).await? > 0, "no stream");
             }
+            ensure!(head.starts_with(b"HTTP/1.1 200"), "no stream");
+            Ok(socket)
         });
         let mut opening = stream::iter(opening).buffer_unordered(16);
         while let Some(subscriber) = opening.next().await {
             let (mut subscriber, reads) = (subscriber?, reads.clone());
             tasks.spawn(async move {
-                while let Ok(Some(_)) = subscriber.chunk().await {
+                let mut buffer = vec![0; 16 * 1024];
+                while let Ok(1..) = subscriber.read(&mut buffer).await {
                     reads.fetch_add(1, Ordering::Relaxed);
                 }
             });
@@ -304,6 +333,49 @@ impl Bench {
                 drop(bench.post("/api/v1/leases/renew", &all).await);
             }
         });
+        Ok(())
+    }
+
+    /// Lets many wait for hundreds of keys, of which one stays taken, and gives the others back again and again.
+    async fn wait(
+        &self,
+        tasks: &mut JoinSet<()>,
+        reads: &Arc<AtomicU64>,
+        arguments: &Arguments,
+    ) -> Result<()> {
+        let key = |number: usize| json!({"kind": "wanted", "id": number.to_string()});
+        let keys: Vec<Value> = (0..WANTED).map(key).collect();
+        let last = json!({"keys": [key(WANTED - 1)], "holder": "last", "incarnation": "1",
+            "ttl_seconds": 3600});
+        self.post("/api/v1/leases/acquire", &last).await?;
+        for number in 0..arguments.waiters {
+            let bench = self.clone();
+            let body = json!({"keys": keys, "holder": format!("waiter-{number}"), "incarnation": "1",
+                "ttl_seconds": 60, "wait_seconds": 600});
+            tasks.spawn(async move {
+                drop(bench.post("/api/v1/leases/acquire", &body).await);
+            });
+        }
+        let (bench, reads) = (self.clone(), reads.clone());
+        tasks.spawn(async move {
+            for number in (0..WANTED - 1).cycle() {
+                if bench.hold_for_a_moment(number).await.is_ok() {
+                    reads.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        });
+        Ok(())
+    }
+
+    async fn hold_for_a_moment(&self, number: usize) -> Result<()> {
+        let body = json!({"kind": "wanted", "id": number.to_string(), "holder": "other",
+            "incarnation": "1", "ttl_seconds": 60});
+        let lease = self.post("/api/v1/leases/acquire", &body).await?;
+        let lease: Value = lease.json().await?;
+        let id = lease["lease_id"].as_str().context("a lease")?;
+        let path = format!("{}/api/v1/leases/{id}/release", self.url);
+        let released = self.http.delete(path).bearer_auth(TOKEN).send().await?;
+        released.error_for_status()?;
         Ok(())
     }
 
@@ -354,10 +426,11 @@ impl Bench {
 }
 
 /// Renews one lease, again and again, and measures how long each renewal takes.
-async fn stand_by(url: String, seconds: u64) -> Result<Histogram<u64>> {
+async fn stand_by(url: String, address: SocketAddr, seconds: u64) -> Result<Histogram<u64>> {
     let bench = Bench {
         http: Client::new(),
         url,
+        address,
     };
     let body = json!({"kind": "bystander", "id": "1", "holder": "bystander",
         "incarnation": "1", "ttl_seconds": 30});
