@@ -325,25 +325,21 @@ impl Planner {
             let Some(since) = mirror.free_since(now, target) else {
                 return;
             };
-            let wait_ms = match self.foreign_owner(target, now, mirror) {
-                Some(node) => {
-                    if since.plus(options.foreign_wait_ms()) <= now {
-                        // It had its chance, and is not waited for again soon.
-                        self.unwilling.insert(node, now.plus(UNWILLING_MS));
-                        mirror.touch_all();
-                    }
-                    options.foreign_wait_ms()
+            let wait_ms = if let Some(node) = self.foreign_owner(target, now, mirror) {
+                if since.plus(options.foreign_wait_ms()) <= now {
+                    // It had its chance, and is not waited for again soon.
+                    self.unwilling.insert(node, now.plus(UNWILLING_MS));
+                    mirror.touch_all();
                 }
-                None => {
-                    let split = mirror.split_of_staying(now);
-                    let node = split.get(target).filter(|node| *node != self.me);
-                    left_to = node.map(str::to_owned);
-                    let is_own = split.get(target) == Some(self.me.as_str());
-                    if is_own {
-                        0
-                    } else {
-                        options.preference_wait_ms
-                    }
+                options.foreign_wait_ms()
+            } else {
+                let split = mirror.split_of_staying(now);
+                let node = split.get(target);
+                left_to = node.filter(|node| *node != self.me).map(str::to_owned);
+                if node == Some(self.me.as_str()) {
+                    0
+                } else {
+                    options.preference_wait_ms
                 }
             };
             if wait_ms > 0 && options.weight == 0 {

@@ -89,7 +89,7 @@ fn parts(format: Format, mut snapshot: lease::Snapshot) -> impl Iterator<Item = 
 }
 
 fn list<T: Send + 'static>(
-    before: String,
+    mut before: String,
     items: Vec<T>,
     item: impl Fn(&T) -> String + Send + 'static,
 ) -> impl Iterator<Item = String> + Send {
@@ -97,7 +97,8 @@ fn list<T: Send + 'static>(
         let comma = if place == 0 { "" } else { "," };
         format!("{comma}{}", item(&it))
     });
-    iter::once(format!("{before}["))
+    before.push('[');
+    iter::once(before)
         .chain(items)
         .chain(iter::once("]".to_owned()))
 }
