@@ -330,6 +330,7 @@ mod tests {
             kind,
             key: "job:1".parse().unwrap(),
             lease: None,
+            cause: None,
             detail: None,
         }))
     }

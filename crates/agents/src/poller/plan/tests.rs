@@ -1,6 +1,6 @@
 use lease::{
-    Event, EventKind, EventLease, Holder, Key, Labels, Lease, LeaseId, OnOutage, Revision, Status,
-    Token, Ttl, UnixMillis,
+    Event, EventCause, EventKind, EventLease, Holder, Key, Labels, Lease, LeaseId, OnOutage,
+    Revision, Status, Token, Ttl, UnixMillis,
     polling::{NODE, POLL, WEIGHT},
 };
 
@@ -511,7 +511,8 @@ impl Simulation {
         for (target, to) in &moves {
             let from = self.owners[target].clone();
             let mut over = event(POLL, target, &from, self.token, EventKind::LeaseReleased);
-            over.detail = Some("handed over".into());
+            let successor = Holder::new(to, "1").unwrap();
+            over.cause = Some(EventCause::HandedOverTo(successor));
             self.news.push(over);
             let known = self.fleet.iter_mut().find(|known| known.me == from);
             known.unwrap().mine.remove(target);
