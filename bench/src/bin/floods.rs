@@ -114,7 +114,7 @@ fn main() -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .on_thread_start(|| {
             // On Linux a priority is the thread's own.
-            drop(rustix::process::nice(NICE));
+            let _ = rustix::process::nice(NICE);
         })
         .enable_all()
         .build()?;
