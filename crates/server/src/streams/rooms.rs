@@ -323,8 +323,8 @@ impl Piece {
 mod tests {
     use super::*;
 
-    fn said(revision: u64, kind: EventKind) -> Said {
-        Ok(Frame::Event(lease::Event {
+    fn said(revision: u64, kind: EventKind) -> Frame {
+        Frame::Event(lease::Event {
             revision: Revision::new(revision),
             at: lease::UnixMillis::new(1),
             kind,
@@ -332,13 +332,13 @@ mod tests {
             lease: None,
             cause: None,
             detail: None,
-        }))
+        })
     }
 
-    async fn piece(messages: impl IntoIterator<Item = Said>) -> Piece {
+    async fn piece(messages: impl IntoIterator<Item = Frame>) -> Piece {
         let mut draft = Draft::default();
-        for said in messages {
-            draft.add(Format::Public, said).await;
+        for frame in messages {
+            draft.add(Format::Public, Ok(frame)).await;
         }
         draft.finish()
     }
@@ -355,7 +355,7 @@ mod tests {
             said(4, EventKind::RecordPut),
             said(5, EventKind::RecordPut),
             said(5, EventKind::LeaseRenewed),
-            Ok(Frame::Progress(Revision::new(9))),
+            Frame::Progress(Revision::new(9)),
             said(10, EventKind::RecordPut),
         ])
         .await;
