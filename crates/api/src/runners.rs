@@ -80,6 +80,10 @@ pub struct Runner {
     /// How many cameras it may have.
     #[serde(default)]
     pub capacity: u32,
+    /// How many of these it is given while it is too busy for all of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<i64>, minimum = 0, maximum = 10_000)]
+    pub allowance: Option<u32>,
     /// Where its metrics are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics_port: Option<u16>,

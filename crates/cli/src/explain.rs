@@ -25,6 +25,7 @@ What speaks against a runner:
   deployment_version
                     the camera belongs to another version: `leasehold deploy status`
   full              it has as many cameras as it may have
+  busy              it is too busy for more: `leasehold runner show`
 
 Examples:
   leasehold explain front-door

@@ -3,7 +3,10 @@
 use std::{
     collections::BTreeMap,
     net::SocketAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU32, AtomicU64, Ordering},
+    },
 };
 
 use arc_swap::ArcSwap;
@@ -15,6 +18,7 @@ use tokio_util::task::TaskTracker;
 
 use super::{
     Context, Settings, handover, heartbeat,
+    load::HostLoad,
     metrics::count,
     peers::PeerManagers,
     plan::{self, Placed},
@@ -47,6 +51,8 @@ pub(super) struct Core {
     pub sync: Notify,
     /// The newest change that was heard of.
     pub revision: AtomicU64,
+    /// How busy this host is, in thousandths; more than that while it is not known.
+    pub host_load: AtomicU32,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -79,6 +85,7 @@ impl Core {
             acquire: Notify::new(),
             sync: Notify::new(),
             revision: AtomicU64::new(0),
+            host_load: AtomicU32::new(u32::MAX),
         }
     }
 
@@ -508,11 +515,14 @@ impl Core {
 pub(super) async fn housekeep(core: Arc<Core>, mut gave_up: mpsc::Receiver<usize>) {
     let mut degraded = false;
     let mut reported = BTreeMap::new();
+    let mut host_load = HostLoad::default();
     loop {
         tokio::select! {
             Some(slot) = gave_up.recv() => core.slot_gave_up(slot),
             () = core.sleep_ms(HOUSEKEEPING_MS) => {}
         }
+        let load = host_load.look().unwrap_or(u32::MAX);
+        core.host_load.store(load, Ordering::Relaxed);
         core.measure();
         // The control plane waits for cameras to work before it shifts more of them.
         let status = heartbeat::camera_status(&core.views());

@@ -93,7 +93,11 @@ async fn beat(core: &Arc<Core>) -> bool {
     let views = core.views();
     let workers = views.iter().filter(|view| view.worker_id.is_some()).count();
     let restarts: u64 = views.iter().map(|view| view.restarts).sum();
-    let metrics = json!({"workers": workers, "worker_restarts": restarts});
+    let mut metrics = json!({"workers": workers, "worker_restarts": restarts});
+    let load = core.host_load.load(Ordering::Relaxed);
+    if load <= 1000 && core.settings.load().report_load {
+        metrics["load"] = json!(f64::from(load) / 1000.0);
+    }
     let request = RunnerHeartbeatRequest {
         current_load: u32::try_from(leases.len()).unwrap_or(u32::MAX),
         metrics: metrics.as_object().cloned().unwrap_or_default(),

@@ -14,6 +14,7 @@ mod handover;
 mod heartbeat;
 mod http;
 mod link;
+mod load;
 mod metrics;
 mod peers;
 pub mod plan;

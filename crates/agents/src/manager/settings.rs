@@ -126,6 +126,9 @@ section! {
         connects_per_second: u32 = 20,
         /// How many cameras are given up at once when this manager is drained.
         drain_batch: usize = 4,
+        /// Report how busy this host is: while it is too busy for all of its cameras, it is given fewer. Switch
+        /// it off where several managers share a host.
+        report_load: bool = true,
         /// Where configurations are kept for the time without a control plane; in the state folder when
         /// absent.
         cache_file: Option<PathBuf> = None,

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    Member, RunnerStatus, Site, SiteCamera,
+    Member, Runner, RunnerStatus, Site, SiteCamera,
     site::{Demands, meets},
 };
 use crate::rendezvous::{self, Node};
@@ -92,6 +92,9 @@ pub struct Split {
     counts: HashMap<Arc<str>, u32>,
 }
 
+/// How many cameras a runner may have.
+type Room = fn(&Runner) -> u32;
+
 /// A decision in the making.
 struct Round<'a> {
     site: &'a Site,
@@ -121,7 +124,7 @@ impl Site {
                 } else {
                     0
                 },
-                capacity: Some(member.runner.capacity),
+                capacity: Some(member.runner.allowed()),
             })
             .collect();
         let names: Vec<&str> = round.cameras.iter().map(|(name, ..)| &***name).collect();
@@ -283,40 +286,39 @@ impl<'a> Round<'a> {
                 _ => rest.push((target, reason)),
             }
         }
-        let placed = self.with_room(&rest, Self::suits);
-        let mut without = Vec::new();
-        for (&(target, reason), node) in rest.iter().zip(placed) {
-            match node {
-                // The version that it belongs to has no room: it stays until there is some.
-                None if reason == Reason::Deployment => {
-                    self.settle(target, Reason::Kept, self.holder(target));
-                }
-                None if !self.site.deployments.is_empty() => without.push((target, reason)),
-                _ => self.settle(target, reason, node),
-            }
+        let rest = self.settle_with_room(rest, Self::suits, Runner::allowed);
+        // The version that it belongs to has no room: it stays until there is some.
+        let (stay, rest): (Vec<_>, Vec<_>) = rest
+            .into_iter()
+            .partition(|(_, reason)| *reason == Reason::Deployment);
+        for (target, _) in stay {
+            self.settle(target, Reason::Kept, self.holder(target));
         }
-        // Rather on the other version than with nobody.
-        let placed = self.with_room(&without, Self::could_have);
-        for (&(target, reason), node) in without.iter().zip(placed) {
-            self.settle(target, reason, node);
+        // Rather on a runner that is busy than with nobody, and rather on the other version.
+        let all: Room = |runner| runner.capacity;
+        let rest = self.settle_with_room(rest, Self::suits, all);
+        let rest = self.settle_with_room(rest, Self::could_have, all);
+        for (target, reason) in rest {
+            self.settle(target, reason, None);
         }
     }
 
-    /// Finds runners with room for these cameras.
-    fn with_room(
-        &self,
-        open: &[(usize, Reason)],
+    /// Gives these cameras to runners with room, and returns those for which there is none.
+    fn settle_with_room(
+        &mut self,
+        open: Vec<(usize, Reason)>,
         suits: fn(&Self, usize, usize) -> bool,
-    ) -> Vec<Option<usize>> {
+        room: Room,
+    ) -> Vec<(usize, Reason)> {
         if open.is_empty() {
-            return Vec::new();
+            return open;
         }
-        let room: Vec<Node<'_>> = self
+        let nodes: Vec<Node<'_>> = self
             .members
             .iter()
             .zip(&self.load)
             .map(|((name, member), load)| {
-                let left = member.runner.capacity.saturating_sub(*load);
+                let left = room(&member.runner).saturating_sub(*load);
                 Node {
                     name,
                     weight: if member.takes() { left } else { 0 },
@@ -328,9 +330,17 @@ impl<'a> Round<'a> {
             .iter()
             .map(|&(target, _)| &**self.cameras[target].0)
             .collect();
-        rendezvous::assign(&room, &targets, |target, node| {
+        let placed = rendezvous::assign(&nodes, &targets, |target, node| {
             suits(self, open[target].0, node)
-        })
+        });
+        let mut rest = Vec::new();
+        for ((target, reason), node) in open.into_iter().zip(placed) {
+            match node {
+                Some(_) => self.settle(target, reason, node),
+                None => rest.push((target, reason)),
+            }
+        }
+        rest
     }
 
     /// Moves a few cameras from runners with more than their share to those with less.

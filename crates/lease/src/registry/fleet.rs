@@ -19,7 +19,7 @@ impl Site {
         }
         let room = |it: &&Member| {
             let held = held.get(it.runner.runner_id.as_str()).copied();
-            (it.runner.capacity as usize).saturating_sub(held.unwrap_or(0))
+            (it.runner.allowed() as usize).saturating_sub(held.unwrap_or(0))
         };
         let cameras = self.cameras.values().filter(|it| self.rest(it).is_none());
         Fleet {

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::Load;
 use crate::{Lease, UnixMillis};
 
 /// What a runner reports with a heartbeat, kept with its presence.
@@ -23,6 +24,9 @@ pub struct Report {
     /// How many these are.
     #[serde(default)]
     pub not_working_count: usize,
+    /// How busy it is, and since when.
+    #[serde(default)]
+    pub load: Load,
 }
 
 impl Report {

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{Checks, FieldError};
+use super::{Allowance, Checks, FieldError};
 use crate::{Incarnation, Ttl, UnixMillis};
 
 /// What a runner is told to do, or does.
@@ -58,6 +58,9 @@ pub struct Runner {
     /// What it last reported.
     #[serde(default)]
     pub metrics: Map<String, Value>,
+    /// How many cameras it is given while it is too busy for its capacity.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allowance: Option<Allowance>,
     /// How long it counts as present without a heartbeat, as it registered.
     #[serde(default = "default_presence")]
     pub presence_ttl: Ttl,

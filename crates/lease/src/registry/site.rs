@@ -174,6 +174,10 @@ impl Site {
             (self.fails_on(it, member), "failing"),
             (!meets(&self.demands(it), member), "deployment_version"),
             (load >= member.runner.capacity, "full"),
+            (
+                (member.runner.allowed()..member.runner.capacity).contains(&load),
+                "busy",
+            ),
         ];
         all.into_iter()
             .filter_map(|(there, word)| there.then_some(word))

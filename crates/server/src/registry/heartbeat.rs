@@ -4,7 +4,9 @@ use std::collections::{HashMap, HashSet};
 
 use lease::{
     Acquired, Holder, Lease, LeaseId, Loss, Renew, Renewal, Renewals, Revision, UnixMillis,
-    registry::{CAMERA, RUNNER, Reason, Report, Runner, RunnerStatus, SiteCamera, presence_key},
+    registry::{
+        CAMERA, Load, RUNNER, Reason, Report, Runner, RunnerStatus, SiteCamera, presence_key,
+    },
 };
 use leasehold_api::{
     Assignments, CameraVersion, Code, GiveUp, LostLease, RunnerHeartbeatAnswer,
@@ -46,9 +48,9 @@ pub(crate) async fn heartbeat(
     let mut live = ops::live_of(app, &holder, Some(&runner.tenant_id)).await?;
     let presence = presence_key(&runner.tenant_id, &runner.runner_id)?;
     live.retain(|lease| lease.key.kind() == CAMERA || lease.key == presence);
-    let report = report(&request, &live, at)?;
-    let (kept, lost) = renew(app, caller, holder, live, &request.active_leases, &report).await?;
-    let presence = present(app, caller, runner, kept.presence, &report).await?;
+    let (report, text) = report(&request, runner, &live, at)?;
+    let (kept, lost) = renew(app, caller, holder, live, &request.active_leases, &text).await?;
+    let presence = present(app, caller, runner, kept.presence, &text).await?;
     app.parts().outbox.heartbeat(|| Heartbeat {
         runner_id: runner.runner_id.clone(),
         tenant_id: runner.tenant_id.clone(),
@@ -60,6 +62,8 @@ pub(crate) async fn heartbeat(
         metrics: request.metrics.clone(),
         timestamp: presence.renewed_at.unwrap_or(presence.acquired_at).into(),
     });
+    let held = u32::try_from(kept.cameras.len()).unwrap_or(u32::MAX);
+    runners::allow(app, &found, report.load.allows(runner, held, at), at).await?;
     let place = runners::place(runner);
     // The runner's own registration, and what it has heard of, are in the answer.
     let seen = request.revision.map(Revision::new);
@@ -111,15 +115,18 @@ pub(crate) async fn heartbeat(
     })
 }
 
-/// What is kept with the presence.
+/// What is kept with the presence, and the same as text.
 fn report(
     request: &RunnerHeartbeatRequest,
+    runner: &Runner,
     live: &[Lease],
     at: UnixMillis,
-) -> Result<String, Reject> {
-    let mut not_working: Vec<String> = live
+) -> Result<(Report, String), Reject> {
+    let (cameras, presence): (Vec<_>, Vec<_>) = live
         .iter()
-        .filter(|lease| lease.key.kind() == CAMERA)
+        .partition(|lease: &&Lease| lease.key.kind() == CAMERA);
+    let mut not_working: Vec<String> = cameras
+        .iter()
         .map(|lease| lease.key.id())
         .filter(|name| {
             let status = request.camera_status.get(*name);
@@ -129,18 +136,23 @@ fn report(
         .collect();
     let not_working_count = not_working.len();
     not_working.truncate(Report::MAX_NAMES);
-    let text = serde_json::to_string(&Report {
+    let mut report = Report {
         current_load: request.current_load,
         metrics: request.metrics.clone(),
         at,
         not_working,
         not_working_count,
-    })
-    .map_err(|_| Reject::field("metrics", "a JSON object"))?;
+        load: Load::default(),
+    };
+    let before = presence.first().map(|lease| Report::of(lease).load);
+    let held = u32::try_from(cameras.len()).unwrap_or(u32::MAX);
+    report.load = before.unwrap_or_default().after(&report, runner, held);
+    let text =
+        serde_json::to_string(&report).map_err(|_| Reject::field("metrics", "a JSON object"))?;
     if text.len() > Renew::MAX_STATS_BYTES {
         return Err(Reject::field("metrics", "at most 16 KiB of JSON"));
     }
-    Ok(text)
+    Ok((report, text))
 }
 
 struct Kept {

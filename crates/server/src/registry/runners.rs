@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use lease::{
     Acquire, Authority, Cause, Committed, Holder, HolderName, Incarnation, Key, Labels, Lease,
     LeaseQuery, LeaseRef, RecordQuery, Status, Transaction, Ttl, UnixMillis, Write,
-    registry::{CAMERA, RUNNER, Report, Runner, RunnerStatus, is_name, presence_key},
+    registry::{Allowance, CAMERA, RUNNER, Report, Runner, RunnerStatus, is_name, presence_key},
 };
 use leasehold_api::{Code, RegisterRequest, Seconds};
 use serde_json::Map;
@@ -255,6 +255,7 @@ fn runner(request: &RegisterRequest, presence_ttl: Ttl, now: UnixMillis) -> Resu
         status: RunnerStatus::Active,
         current_load: 0,
         metrics: Map::new(),
+        allowance: None,
         presence_ttl,
         registered_at: now,
         last_heartbeat: now,
@@ -387,6 +388,36 @@ pub(crate) async fn order(
     Err(store::contended())
 }
 
+/// Changes how many cameras a runner is given, when that is a change. One that was changed meanwhile is left as
+/// it is: the next heartbeat looks again.
+pub(crate) async fn allow(
+    app: &App,
+    found: &Found<Runner>,
+    allowance: Option<Allowance>,
+    now: UnixMillis,
+) -> Result<(), Reject> {
+    if found.value.allowance == allowance {
+        return Ok(());
+    }
+    let mut runner = found.value.clone();
+    runner.allowance = allowance;
+    tracing::info!(
+        runner = runner.runner_id,
+        tenant = runner.tenant_id,
+        cameras = runner.allowed(),
+        capacity = runner.capacity,
+        "load changed how many cameras a runner is given"
+    );
+    let note = if allowance.is_some() { "busy" } else { "idle" };
+    let put = store::put(found.key.clone(), &runner, found.created_at, now, note)?;
+    let transaction = Transaction {
+        expect: vec![found.expect()],
+        writes: vec![put],
+        ..Transaction::default()
+    };
+    store::commit(app, transaction).await.map(drop)
+}
+
 /// The word for what a runner is told to do.
 pub(crate) fn word(status: RunnerStatus) -> &'static str {
     match status {
@@ -414,6 +445,7 @@ pub(crate) fn view(
         host: it.host.clone(),
         port: it.port,
         capacity: it.capacity,
+        allowance: it.allowance.map(|_| it.allowed()),
         metrics_port: it.metrics_port,
         capabilities: it.capabilities.clone(),
         incarnation: Some(it.incarnation.as_str().to_owned()),

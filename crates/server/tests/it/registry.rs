@@ -624,6 +624,77 @@ async fn a_heartbeat_after_a_long_silence_brings_the_runner_back() {
     assert_eq!(status, 404);
 }
 
+/// Only where time is moved by hand: a runner is busy for half a minute before anything moves.
+#[tokio::test]
+async fn a_busy_runner_is_given_fewer_cameras_and_all_again_when_it_is_idle() {
+    let server = start().await;
+    for runner in ["a", "b"] {
+        server.runner("t", "s", runner, 20).await;
+    }
+    for n in 0..20 {
+        server.camera("t", "s", &format!("cam-{n:02}")).await;
+    }
+    // A heartbeat of a runner that takes and gives up whatever it is to.
+    let beat = async |runner: &str, load: f64| {
+        let path = format!("/api/v1/runners/{runner}/heartbeat/");
+        let body = json!({"metrics": {"load": load}});
+        let (status, answer) = server.call(ADMIN, "PUT", &path, body).await;
+        assert_eq!(status, 200, "{answer}");
+        let leases = answer["leases"].as_array().unwrap();
+        for it in answer["give_up"].as_array().unwrap() {
+            assert_eq!(it["reason"], "balance", "{it}");
+            let lease = leases
+                .iter()
+                .find(|lease| lease["camera_uuid"] == it["camera_uuid"]);
+            let id = lease.unwrap()["lease_id"].as_str().unwrap();
+            let path = format!("/api/v1/leases/{id}/release");
+            let (status, answer) = server.call(ADMIN, "DELETE", &path, Value::Null).await;
+            assert_eq!(status, 200, "{answer}");
+        }
+        for camera in names(&answer["take"], "camera_uuid") {
+            let body = json!({"camera_uuid": camera, "runner_id": runner, "ttl_seconds": 60});
+            let path = "/api/v1/leases/acquire/";
+            let (status, answer) = server.call(ADMIN, "POST", path, body).await;
+            assert_eq!(status, 200, "{answer}");
+        }
+    };
+    let both = async |load: f64, times: usize| {
+        for _ in 0..times {
+            beat("a", load).await;
+            beat("b", 0.2).await;
+            server.pass(10_000, 0).await;
+        }
+    };
+    let shown = async |runner: &str| {
+        let it = get(&server, &format!("/api/v1/runners/{runner}/")).await;
+        let cameras = it["assigned_cameras"].as_array().unwrap().len();
+        (cameras, it["allowance"].clone())
+    };
+    both(0.5, 2).await;
+    assert_eq!(shown("a").await, (10, Value::Null));
+    both(1.0, 3).await;
+    assert_eq!(shown("a").await, (10, Value::Null), "a peak moves nothing");
+    both(1.0, 1).await;
+    both(0.8, 6).await;
+    assert_eq!(shown("a").await, (8, json!(8)));
+    assert_eq!(shown("b").await, (12, Value::Null));
+    // What is new goes to the other one.
+    for n in 20..24 {
+        server.camera("t", "s", &format!("cam-{n:02}")).await;
+    }
+    both(0.8, 3).await;
+    assert_eq!(shown("a").await, (8, json!(8)));
+    assert_eq!(shown("b").await, (16, Value::Null));
+    let path = "/api/v1/cameras/cam-00/explain";
+    let told = get(&server, path).await;
+    let candidates = told["candidates"].as_array().unwrap();
+    let busy = candidates.iter().find(|it| it["runner_id"] == "a");
+    assert_eq!(busy.unwrap()["obstacles"], json!(["busy"]), "{told}");
+    both(0.4, 45).await;
+    assert_eq!(shown("a").await, (12, Value::Null));
+    assert_eq!(shown("b").await, (12, Value::Null));
+}
+
 async fn scopes_are_needed() {
     let server = start().await;
     for (token, method, path) in [

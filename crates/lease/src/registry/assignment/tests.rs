@@ -33,6 +33,7 @@ pub fn member(name: &str, capacity: u32) -> Member {
             status: RunnerStatus::Active,
             current_load: 0,
             metrics: serde_json::Map::new(),
+            allowance: None,
             presence_ttl: Runner::DEFAULT_PRESENCE,
             registered_at: UnixMillis::new(0),
             last_heartbeat: UnixMillis::new(0),
@@ -40,17 +41,17 @@ pub fn member(name: &str, capacity: u32) -> Member {
     }
 }
 
-fn join(site: &mut Site, member: Member) {
+pub fn join(site: &mut Site, member: Member) {
     let name = member.runner.runner_id.as_str().into();
     site.runners.insert(name, Arc::new(member));
 }
 
-fn add(site: &mut Site, it: SiteCamera) {
+pub fn add(site: &mut Site, it: SiteCamera) {
     let name = it.camera.camera_uuid.as_str().into();
     site.cameras.insert(name, Arc::new(it));
 }
 
-fn site(cameras: usize, runners: Vec<Member>) -> Site {
+pub fn site(cameras: usize, runners: Vec<Member>) -> Site {
     let mut site = Site::default();
     for n in 0..cameras {
         add(&mut site, camera(&format!("cam-{n:03}")));
@@ -61,7 +62,7 @@ fn site(cameras: usize, runners: Vec<Member>) -> Site {
     site
 }
 
-fn runner<'a>(site: &'a mut Site, name: &str) -> &'a mut Member {
+pub fn runner<'a>(site: &'a mut Site, name: &str) -> &'a mut Member {
     Arc::make_mut(site.runners.get_mut(name).unwrap())
 }
 
@@ -76,12 +77,12 @@ fn deploy(site: &mut Site, deployment: Deployment) {
     site.deployments.insert(group, Arc::new(deployment));
 }
 
-fn decide(site: &Site) -> Decisions {
+pub fn decide(site: &Site) -> Decisions {
     site.decide(&site.split())
 }
 
 /// What would move: camera, from, to and why.
-fn moves(site: &Site) -> Vec<(String, Option<String>, Option<String>, &'static str)> {
+pub fn moves(site: &Site) -> Vec<(String, Option<String>, Option<String>, &'static str)> {
     let text = |it: &Option<Arc<str>>| it.as_deref().map(str::to_owned);
     decide(site)
         .iter()
@@ -99,7 +100,7 @@ fn moves(site: &Site) -> Vec<(String, Option<String>, Option<String>, &'static s
 
 /// Every runner does what the plan says: gives up first, then takes what is free. Returns how many
 /// cameras changed hands.
-fn follow(site: &mut Site) -> usize {
+pub fn follow(site: &mut Site) -> usize {
     let plan = moves(site);
     for (camera, from, to, _) in &plan {
         if from.is_some() {
@@ -117,7 +118,7 @@ fn follow(site: &mut Site) -> usize {
     plan.iter().filter(|(_, from, ..)| from.is_some()).count()
 }
 
-fn loads(site: &Site) -> BTreeMap<&str, usize> {
+pub fn loads(site: &Site) -> BTreeMap<&str, usize> {
     let mut loads = BTreeMap::new();
     for holding in site.holdings.values() {
         *loads.entry(holding.holder.name.as_str()).or_default() += 1;

@@ -79,3 +79,26 @@ async fn cameras_are_acquired_over_the_stream() {
     assert_eq!(plain_acquires(&stage).await, before);
     assert_eq!(contradictions(&stage.lines()), Vec::<String>::new());
 }
+
+#[tokio::test]
+async fn a_manager_reports_how_busy_its_host_is_if_it_may() {
+    let stage = Stage::start(1).await;
+    let metrics = async |runner: &str| {
+        let (_, shown) = stage
+            .call("GET", &format!("/runners/{runner}/"), None)
+            .await;
+        shown["metrics"].clone()
+    };
+    let _quiet = stage.manager("m1", json!({})).await;
+    let _open = stage.manager("m2", json!({"report_load": true})).await;
+    wait::until(SOON, "the load is reported", async || {
+        let load = metrics("m2").await["load"].as_f64();
+        load.is_some_and(|load| (0.0..=1.0).contains(&load))
+    })
+    .await;
+    wait::until(SOON, "the other one reports as well", async || {
+        metrics("m1").await["workers"].is_u64()
+    })
+    .await;
+    assert!(metrics("m1").await["load"].is_null());
+}
