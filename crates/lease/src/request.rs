@@ -365,6 +365,10 @@ pub enum HandoffStep {
     Commit {
         /// What it holds.
         lease: LeaseRef,
+        /// The holder keeps the key when the successor (any incarnation of its name) has this many live
+        /// leases of its kind already, as with [`Acquire::limit`].
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        limit: Option<u32>,
     },
     /// The successor is at work: from here on its lease has the full ttl.
     Confirm {
@@ -384,7 +388,7 @@ impl HandoffStep {
     /// The key that moves.
     pub fn key(&self) -> &Key {
         match self {
-            Self::Offer { lease, .. } | Self::Commit { lease } | Self::Confirm { lease } => {
+            Self::Offer { lease, .. } | Self::Commit { lease, .. } | Self::Confirm { lease } => {
                 &lease.key
             }
             Self::Prepare { key, .. } | Self::Cancel { key, .. } => key,
@@ -394,7 +398,7 @@ impl HandoffStep {
     /// Who takes the step.
     pub fn by(&self) -> &Holder {
         match self {
-            Self::Offer { lease, .. } | Self::Commit { lease } | Self::Confirm { lease } => {
+            Self::Offer { lease, .. } | Self::Commit { lease, .. } | Self::Confirm { lease } => {
                 &lease.holder
             }
             Self::Prepare { successor, .. } => successor,
@@ -439,8 +443,8 @@ pub enum HandoffState {
     Open(Handoff),
     /// The successor has the key, under this lease.
     Moved(Box<Lease>),
-    /// There is no such handoff: it was never offered, was called off, or ran out of time. The
-    /// holder keeps the key.
+    /// There is no such handoff: it was never offered, was called off, or ran out of time; or the
+    /// successor has no room. The holder keeps the key.
     Void,
     /// The lease named in the step is gone.
     Lost(Loss),

@@ -107,7 +107,15 @@ pub(super) fn begin(core: &Arc<Core>, it: &GiveUp, batch: usize) -> bool {
                 tracing::info!(camera, %to, reason, took_ms, "no answer to an offer; camera released");
                 core.give_up(std::slice::from_ref(&camera), &reason);
             }
-            Given::Kept => tracing::info!(camera, %to, reason, took_ms, "camera not handed over"),
+            // What this manager must not have is free for all where it cannot be handed over: the one that it
+            // should go to may be full of what should come here.
+            Given::Refused if reason == "not_eligible" => {
+                tracing::info!(camera, %to, reason, took_ms, "offer refused; camera released");
+                core.give_up(std::slice::from_ref(&camera), &reason);
+            }
+            Given::Refused | Given::Kept => {
+                tracing::info!(camera, %to, reason, took_ms, "camera not handed over")
+            }
         }
         core.beat.notify_one();
     });
@@ -120,6 +128,8 @@ enum Given {
     Moved,
     /// The next manager did not answer.
     NoAnswer,
+    /// The next one may not have it, or has no room.
+    Refused,
     /// It came to nothing.
     Kept,
 }
@@ -155,7 +165,7 @@ async fn give(
                 tracing::debug!(camera, %error, "offer refused");
                 cancel(core, &lease.key).await;
                 core.sleep_ms(LOOK_AGAIN_MS).await;
-                return Given::Kept;
+                return Given::Refused;
             }
         }
         let over = core.now() >= deadline;
@@ -180,10 +190,14 @@ async fn give(
     }
     let commit = HandoffStep::Commit {
         lease: lease.clone(),
+        // The control plane knows how many the next one may have.
+        limit: None,
     };
     match core.plane.handoff(commit).await {
         Ok(HandoffState::Moved(_) | HandoffState::Lost(_)) => Given::Moved,
         Ok(HandoffState::Void | HandoffState::Open(_)) => {
+            // Out of time, or the next one got full meanwhile and still waits.
+            cancel(core, &lease.key).await;
             let assigned = Assigned {
                 camera: held.assigned.camera.clone(),
                 config_version: held.assigned.config_version.clone(),

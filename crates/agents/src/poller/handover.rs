@@ -67,6 +67,7 @@ async fn try_to_give(shared: &Shared, target: &str, successor: Holder) -> Given 
     }
     let commit = HandoffStep::Commit {
         lease: lease.clone(),
+        limit: None,
     };
     match limited(&*shared.clock, CALL_MS, shared.authority.handoff(commit)).await {
         Ok(HandoffState::Moved(moved)) => {

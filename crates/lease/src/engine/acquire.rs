@@ -206,7 +206,7 @@ impl Engine {
     }
 
     /// Counts what runs under the holder's name, within its tenant.
-    fn over_limit(&self, request: &Acquire, new: usize) -> Option<Cause> {
+    pub(super) fn over_limit(&self, request: &Acquire, new: usize) -> Option<Cause> {
         let limit = request.limit?;
         let tenant = request.labels.tenant();
         let new = if planted(Bug::BatchCountsAsOne) {

@@ -31,7 +31,7 @@ impl Engine {
                 self.offer(&lease, offer, effects)
             }
             HandoffStep::Prepare { key, successor } => self.prepare(&key, &successor, effects),
-            HandoffStep::Commit { lease } => self.hand_over(&lease, effects),
+            HandoffStep::Commit { lease, limit } => self.hand_over(&lease, limit, effects),
             HandoffStep::Confirm { lease } => self.confirm(&lease, effects),
             HandoffStep::Cancel { key, by } => self.cancel(&key, &by, effects),
         }
@@ -76,7 +76,12 @@ impl Engine {
 
     /// The commit: in one step the old lease ends and the successor has the key, with a larger token
     /// and time to confirm. Waiters are not served in between.
-    fn hand_over(&mut self, lease: &LeaseRef, effects: &mut Effects) -> HandoffState {
+    fn hand_over(
+        &mut self,
+        lease: &LeaseRef,
+        limit: Option<u32>,
+        effects: &mut Effects,
+    ) -> HandoffState {
         let slot = match self.owned(&lease.key, lease.token, &lease.holder, effects) {
             Ok(slot) => slot,
             Err(loss) => {
@@ -112,9 +117,14 @@ impl Engine {
                 before.labels.clone()
             },
             wait_ms: 0,
-            limit: None,
+            limit,
             force: None,
         };
+        // Another incarnation of the same name gets no more than that name has already.
+        let new = usize::from(open.successor.name != before.holder.name);
+        if self.over_limit(&request, new).is_some() {
+            return HandoffState::Void;
+        }
         let until = self.now.plus(open.confirm_ms);
         let committed = Handoff {
             stage: HandoffStage::Committed,

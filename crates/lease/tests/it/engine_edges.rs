@@ -196,6 +196,7 @@ fn l18_a_handoff_without_a_larger_token_leaves_the_key_where_it_is() {
     }
     let commit = HandoffStep::Commit {
         lease: LeaseRef::from(&lease),
+        limit: None,
     };
     let (outcome, effects) = apply(&mut engine, START, Command::Handoff(commit));
     assert_eq!(outcome, Outcome::Handoff(HandoffState::Void));

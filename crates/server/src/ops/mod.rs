@@ -187,12 +187,7 @@ pub(crate) async fn handoff(
             return Err(Reject::no_lease());
         }
     }
-    if let HandoffStep::Offer {
-        lease, successor, ..
-    } = &step
-    {
-        registry::admission::successor(app, &lease.key, successor).await?;
-    }
+    let step = registry::admission::handoff(app, step).await?;
     let call = app.authority().handoff(step);
     measured(app, "handoff", |_| "stepped", call).await
 }

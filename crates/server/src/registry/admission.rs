@@ -2,8 +2,8 @@
 //! current, and how much the runner may have. All of it still holds at the moment of the grant.
 
 use lease::{
-    Acquire, Acquired, Cause, Holder, Key, Labels, Want,
-    registry::{Asked, CAMERA, Camera, Denied, Runner, RunnerStatus, admit},
+    Acquire, Acquired, Cause, HandoffStep, Holder, Key, Labels, Want,
+    registry::{Admitted, Asked, CAMERA, Camera, Denied, Runner, RunnerStatus, admit},
 };
 use leasehold_api::{AcquireRequest, Code};
 
@@ -122,14 +122,49 @@ async fn asked(app: &App, request: &Acquire) -> Result<Option<AcquireRequest>, R
     }))
 }
 
-/// Whether a runner may be offered what another one holds: a camera goes only to a runner that could be
-/// granted it. Its capacity is its own to keep, since what it is offered it has already planned for.
-pub(crate) async fn successor(app: &App, key: &Key, successor: &Holder) -> Result<(), Reject> {
+/// A step of a handoff as it may be taken. A camera is offered only to a runner that could be granted it and has
+/// room for it beside what it has and what it was offered already; and whether it still has room is decided with
+/// the commit itself.
+pub(crate) async fn handoff(app: &App, step: HandoffStep) -> Result<HandoffStep, Reject> {
+    match step {
+        HandoffStep::Offer {
+            ref lease,
+            ref successor,
+            ..
+        } => {
+            if let Some((runner, admitted)) = successor_of(app, &lease.key, successor).await? {
+                let admitted = admitted.map_err(denied)?;
+                room(app, &runner, &lease.key, successor, admitted.limit).await?;
+            }
+            Ok(step)
+        }
+        HandoffStep::Commit { lease, limit } if lease.key.kind() == CAMERA => {
+            let live = app.authority().lease(lease.key.clone()).await?;
+            let offered = live.and_then(|live| live.handoff);
+            let admitted = match offered {
+                Some(offered) => successor_of(app, &lease.key, &offered.successor).await?,
+                None => None,
+            };
+            // One that may not be granted it any more has no room.
+            let own = admitted.map(|(_, it)| it.map_or(0, |admitted| admitted.limit));
+            let limit = limit.into_iter().chain(own).min();
+            Ok(HandoffStep::Commit { lease, limit })
+        }
+        step => Ok(step),
+    }
+}
+
+/// The runner that is to have a camera, and on which terms. `None` for everything that is no registered camera.
+async fn successor_of(
+    app: &App,
+    key: &Key,
+    successor: &Holder,
+) -> Result<Option<(Runner, Result<Admitted, Denied>)>, Reject> {
     if key.kind() != CAMERA {
-        return Ok(());
+        return Ok(None);
     }
     let Some(place) = place_of(app.authority(), CAMERA, key.id()).await? else {
-        return Ok(());
+        return Ok(None);
     };
     let camera = store::load(app.authority(), place.value.key(CAMERA, key.id())?);
     let tenant = Some(place.value.tenant_id.as_str());
@@ -137,18 +172,44 @@ pub(crate) async fn successor(app: &App, key: &Key, successor: &Holder) -> Resul
     let (camera, runner) = tokio::join!(camera, runner);
     let camera: Option<Found<Camera>> = camera?;
     let Some(camera) = camera else {
-        return Ok(());
+        return Ok(None);
     };
-    let runner = runner?.ok_or_else(runners::unknown)?;
+    let runner = runner?.ok_or_else(runners::unknown)?.value;
     let asked = Asked {
         incarnation: Some(&successor.incarnation),
         ..Asked::default()
     };
-    let admitted = admit(&camera.value, &runner.value, asked).map_err(denied)?;
-    if admitted.limit == 0 {
-        return Err(takes_nothing(&runner.value));
+    let admitted = admit(&camera.value, &runner, asked);
+    Ok(Some((runner, admitted)))
+}
+
+/// Whether a runner has room for a camera beside what it has and what it was offered.
+async fn room(
+    app: &App,
+    runner: &Runner,
+    key: &Key,
+    successor: &Holder,
+    limit: u32,
+) -> Result<(), Reject> {
+    if limit == 0 {
+        return Err(takes_nothing(runner));
     }
-    Ok(())
+    let now = app.authority().now().await?;
+    let planned = app.sites().planned(app, &runners::place(runner), None, now);
+    let (held, planned) = tokio::join!(runners::cameras_of(app, runner), planned);
+    let (held, planned) = (held?, planned?);
+    let coming = planned.offered_to(successor).iter();
+    let coming = coming.filter(|camera| {
+        // What it has got meanwhile is not counted twice.
+        &***camera != key.id() && held.iter().all(|lease| lease.key.id() != &***camera)
+    });
+    if held.len() + coming.count() < limit as usize {
+        return Ok(());
+    }
+    Err(Reject::new(
+        Code::RunnerAtCapacity,
+        format!("the runner has and expects {limit} cameras"),
+    ))
 }
 
 fn takes_nothing(runner: &Runner) -> Reject {

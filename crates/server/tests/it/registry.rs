@@ -395,6 +395,79 @@ async fn a_camera_is_offered_only_to_a_runner_that_could_be_granted_it() {
     }
 }
 
+/// One step of a hand-over through the kernel's interface: the state, or the code of a problem.
+async fn step(server: &Running, step: &lease::HandoffStep) -> Value {
+    let path = "/api/v1/authority/handoff";
+    let (_, answer) = server.call(ADMIN, "POST", path, json!(step)).await;
+    let word = answer.get("state").or(answer.get("code"));
+    word.cloned().unwrap_or(answer)
+}
+
+async fn a_camera_is_handed_over_only_to_a_runner_with_room() {
+    let server = start().await;
+    server.runner("t", "s", "run-1", 8).await;
+    server.runner("t", "s", "run-2", 2).await;
+    for n in 1..=5 {
+        server.camera("t", "s", &format!("cam-{n}")).await;
+    }
+    let lease = async |camera: &str, runner: &str| {
+        let (code, lease) = server.lease_camera(camera, runner).await;
+        assert_eq!(code, 200, "{lease}");
+        let path = "/api/v1/authority/lease";
+        let key = json!(format!("camera:{camera}"));
+        let (_, lease) = server.call(ADMIN, "POST", path, key).await;
+        serde_json::from_value::<lease::Lease>(lease).unwrap()
+    };
+    let release = async |lease: &lease::Lease| {
+        let path = format!("/api/v1/leases/{}/release", lease.id);
+        let (code, answer) = server.call(ADMIN, "DELETE", &path, Value::Null).await;
+        assert_eq!(code, 200, "{answer}");
+    };
+    let first = lease("cam-1", "run-1").await;
+    let second = lease("cam-2", "run-1").await;
+    let [third, fourth] = [lease("cam-3", "run-2").await, lease("cam-4", "run-2").await];
+    let offer = |lease: &lease::Lease| lease::HandoffStep::Offer {
+        lease: lease::LeaseRef::from(lease),
+        successor: third.holder.clone(),
+        prepare_ms: 60_000,
+        drain_ms: 60_000,
+        confirm_ms: 60_000,
+    };
+    let full = json!("RUNNER_AT_CAPACITY");
+    assert_eq!(step(&server, &offer(&first)).await, full, "it has two");
+    release(&third).await;
+    assert_eq!(step(&server, &offer(&first)).await, "open");
+    assert_eq!(step(&server, &offer(&first)).await, "open", "repeated");
+    // The last place is promised, as soon as this server has seen its own offer.
+    leasehold_testkit::wait::until(support::LONG, "the offer is seen", async || {
+        let path = "/api/v1/runners/run-2/heartbeat/";
+        let (_, answer) = server.call(ADMIN, "PUT", path, json!({})).await;
+        names(&answer["offers"], "camera_uuid") == ["cam-1"]
+    })
+    .await;
+    assert_eq!(step(&server, &offer(&second)).await, full);
+
+    // The place is taken after it was promised: the commit itself finds that out.
+    let prepare = lease::HandoffStep::Prepare {
+        key: first.key.clone(),
+        successor: third.holder.clone(),
+    };
+    assert_eq!(step(&server, &prepare).await, "open");
+    let fifth = lease("cam-5", "run-2").await;
+    let commit = lease::HandoffStep::Commit {
+        lease: lease::LeaseRef::from(&first),
+        limit: None,
+    };
+    assert_eq!(step(&server, &commit).await, "void");
+    let shown = get(&server, "/api/v1/runners/run-1/").await;
+    assert_eq!(shown["assigned_cameras"], json!(["cam-1", "cam-2"]));
+    release(&fifth).await;
+    assert_eq!(step(&server, &commit).await, "moved");
+    let shown = get(&server, "/api/v1/runners/run-2/").await;
+    assert_eq!(shown["assigned_cameras"], json!(["cam-1", "cam-4"]));
+    assert_eq!(fourth.holder, third.holder);
+}
+
 async fn a_runner_is_admitted_by_the_kernels_interface_too() {
     let server = start().await;
     server.runner("t", "s", "run-1", 1).await;
@@ -724,6 +797,7 @@ on_every_home!(
     a_lease_needs_a_known_camera_and_runner_and_room,
     a_new_incarnation_waits_for_the_old_one_and_releases_its_leases,
     a_camera_is_offered_only_to_a_runner_that_could_be_granted_it,
+    a_camera_is_handed_over_only_to_a_runner_with_room,
     a_runner_is_admitted_by_the_kernels_interface_too,
     a_cordoned_runner_keeps_what_it_has_and_a_removed_one_nothing,
     one_heartbeat_renews_everything_and_tells_everything,

@@ -28,8 +28,13 @@ fn prepare(stage: &Stage<'_>) -> HandoffStep {
 }
 
 fn commit(lease: &Lease) -> HandoffStep {
+    commit_within(lease, None)
+}
+
+fn commit_within(lease: &Lease, limit: Option<u32>) -> HandoffStep {
     HandoffStep::Commit {
         lease: LeaseRef::from(lease),
+        limit,
     }
 }
 
@@ -172,6 +177,33 @@ pub async fn l18_an_undrained_handoff_runs_out(harness: &dyn Harness) {
     let owner = stage.owner("a").await.expect("the holder keeps it");
     assert_eq!(owner, (lease.holder.clone(), lease.token));
     assert!(stage.renew(&lease).await.is_ok());
+}
+
+/// A successor without room does not get the key, although it was prepared: the holder keeps it, and hands it
+/// over once there is room. What a namesake in another tenant has does not count.
+pub async fn l18_a_commit_keeps_to_the_limit(harness: &dyn Harness) {
+    let stage = Stage::of(harness);
+    let elsewhere = [(lease::TENANT.to_owned(), "other".to_owned())];
+    stage
+        .grant(Acquire {
+            labels: Labels::new(elsewhere.into()).expect("a label"),
+            ..stage.ask("b", "bob")
+        })
+        .await;
+    let lease = prepared(&stage).await;
+    let full = stage.take("c", "bob").await;
+    let events = stage.events().await.len();
+    let state = stage.step(commit_within(&lease, Some(1))).await;
+    assert_eq!(state, HandoffState::Void);
+    assert_eq!(stage.events().await.len(), events, "nothing happened");
+    let owner = stage.owner("a").await.expect("the holder keeps it");
+    assert_eq!(owner, (lease.holder.clone(), lease.token));
+    stage.release(&full).await;
+    let next = moved(stage.step(commit_within(&lease, Some(1))).await);
+    assert_eq!(next.holder, stage.holder("bob"));
+    // A repeat finds what moved, and does not count it against itself.
+    let again = moved(stage.step(commit_within(&lease, Some(1))).await);
+    assert_eq!(again, next);
 }
 
 /// The successor vanished after the commit: the key is free again after the time to confirm.

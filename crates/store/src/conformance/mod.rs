@@ -134,6 +134,7 @@ macro_rules! conformance_tests {
                 l18_only_the_named_successor_prepares
                 l18_a_lost_lease_cannot_be_handed_over
                 l18_a_commit_does_not_serve_waiters
+                l18_a_commit_keeps_to_the_limit
                 l18_deadlines_are_required
             }
             records {

@@ -208,8 +208,9 @@ impl Inner {
             HandoffStep::Prepare { key, successor } => {
                 holder(call.arg("prepare").arg(key.as_str()), successor);
             }
-            HandoffStep::Commit { lease } => {
-                lease_ref(call.arg("commit"), lease);
+            HandoffStep::Commit { lease, limit } => {
+                let limit = limit.map(|limit| limit.to_string());
+                lease_ref(call.arg("commit"), lease).arg(limit.unwrap_or_default());
             }
             HandoffStep::Confirm { lease } => {
                 lease_ref(call.arg("confirm"), lease);

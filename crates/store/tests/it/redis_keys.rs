@@ -487,6 +487,7 @@ async fn l18_a_handoff_without_a_larger_token_leaves_the_key_where_it_is() {
         .await;
     let commit = HandoffStep::Commit {
         lease: LeaseRef::from(&lease),
+        limit: None,
     };
     assert_eq!(step(commit).await, HandoffState::Void);
     let kept = renew(&store, &lease).await.expect("its holder keeps it");

@@ -188,7 +188,7 @@ impl World {
             }
             Move::HandOver(lease) => {
                 let lease = LeaseRef::from(&self.grant(*lease)?);
-                Command::Handoff(HandoffStep::Commit { lease })
+                Command::Handoff(HandoffStep::Commit { lease, limit: None })
             }
             Move::Confirm(lease) => {
                 let lease = LeaseRef::from(&self.grant(*lease)?);

@@ -53,7 +53,11 @@ pub(super) enum Move {
     /// Call a handoff off.
     Cancel { key: u8, holder: u8 },
     /// A whole handoff: offered, prepared and committed.
-    Succeed { lease: u8, successor: u8 },
+    Succeed {
+        lease: u8,
+        successor: u8,
+        limit: Option<u32>,
+    },
     /// Change records.
     Commit {
         expect: Vec<(u8, Expectation)>,
@@ -194,8 +198,13 @@ fn handoff() -> impl Strategy<Value = Move> {
         3 => any::<u8>().prop_map(Move::HandOver),
         2 => any::<u8>().prop_map(Move::Confirm),
         1 => (0..KEYS, 0..HOLDERS).prop_map(|(key, holder)| Move::Cancel { key, holder }),
-        4 => (any::<u8>(), 0..HOLDERS)
-            .prop_map(|(lease, successor)| Move::Succeed { lease, successor }),
+        4 => (any::<u8>(), 0..HOLDERS, option::weighted(0.3, 0..3_u32)).prop_map(
+            |(lease, successor, limit)| Move::Succeed {
+                lease,
+                successor,
+                limit,
+            },
+        ),
     ]
 }
 

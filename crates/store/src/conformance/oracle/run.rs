@@ -74,7 +74,11 @@ impl<'a> Run<'a> {
         match step {
             Move::Pass(length) => self.pass(usize::from(*length)).await?,
             Move::Lapse(length) => self.lapse(usize::from(*length)).await?,
-            Move::Succeed { lease, successor } => self.succeed(*lease, *successor).await?,
+            Move::Succeed {
+                lease,
+                successor,
+                limit,
+            } => self.succeed(*lease, *successor, *limit).await?,
             Move::Abandon(wait) => self.abandon(*wait).await?,
             _ => {
                 if let Some(command) = self.command(step) {
@@ -266,7 +270,9 @@ impl<'a> Run<'a> {
                 drain_ms: self.span(*drain),
                 confirm_ms: self.span(*confirm),
             }),
-            Move::HandOver(lease) => on(*lease, &|lease| HandoffStep::Commit { lease }),
+            Move::HandOver(lease) => {
+                on(*lease, &|lease| HandoffStep::Commit { lease, limit: None })
+            }
             Move::Confirm(lease) => on(*lease, &|lease| HandoffStep::Confirm { lease }),
             Move::Prepare { key, holder } => both(HandoffStep::Prepare {
                 key: self.key(*key),
@@ -476,7 +482,12 @@ impl<'a> Run<'a> {
     }
 
     /// A handoff from its offer to its commit.
-    async fn succeed(&mut self, lease: u8, successor: u8) -> Result<(), Differs> {
+    async fn succeed(
+        &mut self,
+        lease: u8,
+        successor: u8,
+        limit: Option<u32>,
+    ) -> Result<(), Differs> {
         let Some((mine, theirs)) = self.lease(lease) else {
             return Ok(());
         };
@@ -495,6 +506,7 @@ impl<'a> Run<'a> {
         };
         let commit = |lease: &Lease| HandoffStep::Commit {
             lease: LeaseRef::from(lease),
+            limit,
         };
         for (mine, theirs) in [
             (offer(&mine), offer(&theirs)),

@@ -90,6 +90,12 @@ BEGIN
     IF open ->> 'stage' <> 'prepared' OR lh_token_after(l.token, n) IS NULL THEN
         RETURN lh_state('void', NULL);
     END IF;
+    -- Another incarnation of the same name gets no more than that name has already.
+    IF lh_over_limit(jsonb_build_object('limit', r -> 'limit', 'holder', open -> 'successor',
+        'labels', l.labels), CASE WHEN open -> 'successor' ->> 'name' = l.runner_id THEN 0 ELSE 1 END,
+        l.key, n) THEN
+        RETURN lh_state('void', NULL);
+    END IF;
     moved := open || jsonb_build_object('stage', 'committed',
         'until', n + (open ->> 'confirm_ms')::bigint, 'from', l.token);
     before := lh_end(l, n, 'lease_released', 'released', 'released', NULL,

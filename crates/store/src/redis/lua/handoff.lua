@@ -59,6 +59,7 @@ elseif step == 'prepare' then
 elseif step == 'commit' then
   local key, token = arg(), tonumber(arg())
   local slot, loss = owned(key, token, arg(), arg())
+  local limit = arg()
   if not slot then
     -- A repeated commit finds the successor's lease, as long as it is not confirmed.
     local there = load(key)
@@ -72,6 +73,9 @@ elseif step == 'commit' then
   -- Nothing could fence the successor: the holder keeps the key.
   if not next_token(slot) then return done({'V'}) end
   local successor = open.successor
+  -- Another incarnation of the same name gets no more than that name has already.
+  local wanted = {name = successor.name, labels = slot.labels, keys = {key}, limit = limit}
+  if over_limit(wanted, successor.name == slot.name and 0 or 1) then return done({'V'}) end
   open.stage, open['until'], open.from = 'committed', now + open.confirm_ms, slot.token
   finish(slot, 'released', 'lease_released', nil, nil, cause('handed_over_to', successor))
   grant(slot, {name = successor.name, incarnation = successor.incarnation, ttl = slot.ttl,

@@ -242,7 +242,7 @@ impl Broken {
     }
 
     async fn step(&self, step: HandoffStep) -> Result<HandoffState, Error> {
-        if let (Some(Fault::SkipsPrepare), HandoffStep::Commit { lease }) = (self.fault, &step)
+        if let (Some(Fault::SkipsPrepare), HandoffStep::Commit { lease, .. }) = (self.fault, &step)
             && let Some(live) = self.live(&lease.key).await?
             && let Some(handoff) = live.handoff
         {
