@@ -201,7 +201,7 @@ pub struct RunnerHeartbeatAnswer {
     /// The current versions of its site.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<SiteVersion>,
-    /// `cordon` or `drain`.
+    /// `cordon` or `drain`, and `hard` beside `drain` when nothing is to be handed over.
     #[serde(default)]
     pub orders: Vec<String>,
 }

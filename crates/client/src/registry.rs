@@ -24,8 +24,10 @@ pub enum RunnerOrder {
     Cordon,
     /// Take work again.
     Uncordon,
-    /// Give everything up.
+    /// Hand everything over, in batches.
     Drain,
+    /// Give everything up at once.
+    DrainHard,
 }
 
 /// What an operator orders a deployment to do.
@@ -80,9 +82,14 @@ impl Client {
         let path = match order {
             RunnerOrder::Cordon => paths::RUNNER_CORDON,
             RunnerOrder::Uncordon => paths::RUNNER_UNCORDON,
-            RunnerOrder::Drain => paths::RUNNER_DRAIN,
+            RunnerOrder::Drain | RunnerOrder::DrainHard => paths::RUNNER_DRAIN,
         };
-        let mut call = self.get(paths::runner(path, runner_id));
+        let mut path = paths::runner(path, runner_id);
+        if order == RunnerOrder::DrainHard {
+            path.push(if path.contains('?') { '&' } else { '?' });
+            path.push_str("hard=true");
+        }
+        let mut call = self.get(path);
         call.method = Method::POST;
         self.call(call).await
     }

@@ -394,6 +394,7 @@ impl Core {
     pub fn heard(self: &Arc<Self>, answer: &RunnerHeartbeatAnswer) {
         let orders = |word: &str| answer.orders.iter().any(|order| order == word);
         let (cordoned, draining) = (orders("cordon"), orders("drain"));
+        let hard = draining && orders("hard");
         let settings = self.settings.load();
         let mut state = self.state();
         if (state.cordoned, state.draining) != (cordoned, draining) {
@@ -431,14 +432,18 @@ impl Core {
         let (drained, others): (Vec<_>, Vec<_>) = answer
             .give_up
             .iter()
-            .filter(|it| !handover::begin(self, it, settings.drain_batch))
+            .filter(|it| hard || !handover::begin(self, it, settings.drain_batch))
             .partition(|it| it.reason == "draining");
         for it in others {
             self.give_up(std::slice::from_ref(&it.camera_uuid), &it.reason);
         }
         let batch: Vec<String> = drained
             .iter()
-            .take(settings.drain_batch)
+            .take(if hard {
+                usize::MAX
+            } else {
+                settings.drain_batch
+            })
             .map(|it| it.camera_uuid.clone())
             .collect();
         self.give_up(&batch, "draining");

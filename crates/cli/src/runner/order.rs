@@ -48,11 +48,15 @@ pub struct Uncordon {
 #[command(after_help = "\
 Examples:
   leasehold runner drain edge-1
-  leasehold runner drain edge-1 --wait    # until it has no cameras")]
+  leasehold runner drain edge-1 --wait    # until it has no cameras
+  leasehold runner drain edge-1 --hard    # at once, with a gap in every camera")]
 pub struct Drain {
     /// The runners, or TENANT/RUNNER where two tenants have one of this name
     #[arg(value_name = "RUNNER", required = true)]
     runners: Vec<String>,
+    /// Give everything up at once, instead of handing it over in batches
+    #[arg(long)]
+    hard: bool,
     /// Wait until the runners have no cameras
     #[arg(long)]
     wait: bool,
@@ -89,13 +93,12 @@ pub async fn uncordon(arguments: Uncordon, client: &Client) -> Outcome {
 
 /// Drains, and waits for it when asked to.
 pub async fn drain(arguments: Drain, client: &Client) -> Outcome {
-    let had = give(
-        client,
-        &arguments.runners,
-        RunnerOrder::Drain,
-        arguments.format,
-    )
-    .await?;
+    let order = if arguments.hard {
+        RunnerOrder::DrainHard
+    } else {
+        RunnerOrder::Drain
+    };
+    let had = give(client, &arguments.runners, order, arguments.format).await?;
     if !arguments.wait {
         return Ok(ExitCode::SUCCESS);
     }

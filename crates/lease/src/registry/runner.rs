@@ -52,6 +52,9 @@ pub struct Runner {
     /// What it is told to do. Whether it is silent is known from its presence, not from here.
     #[serde(default)]
     pub status: RunnerStatus,
+    /// Whether it gives everything up at once when it drains, without handing it over.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub drains_hard: bool,
     /// How much it says it has.
     #[serde(default)]
     pub current_load: u32,

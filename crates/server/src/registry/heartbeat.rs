@@ -108,6 +108,9 @@ pub(crate) async fn heartbeat(
         offers,
         config: Some(planned.version.clone()),
         orders: match runner.status {
+            RunnerStatus::Draining if runner.drains_hard => {
+                ["drain", "hard"].map(Into::into).into()
+            }
             RunnerStatus::Draining => vec!["drain".to_owned()],
             RunnerStatus::Cordoned => vec!["cordon".to_owned()],
             RunnerStatus::Active | RunnerStatus::Inactive => Vec::new(),

@@ -253,6 +253,7 @@ fn runner(request: &RegisterRequest, presence_ttl: Ttl, now: UnixMillis) -> Resu
         capabilities: request.capabilities.clone(),
         incarnation,
         status: RunnerStatus::Active,
+        drains_hard: false,
         current_load: 0,
         metrics: Map::new(),
         allowance: None,
@@ -356,13 +357,14 @@ pub(crate) async fn order(
     caller: &Caller,
     named: Named<'_>,
     status: RunnerStatus,
+    drains_hard: bool,
 ) -> Result<Found<Runner>, Reject> {
     for _ in 0..store::ATTEMPTS {
         let mut found = find(app, caller, named).await?;
-        if found.value.status == status {
+        if (found.value.status, found.value.drains_hard) == (status, drains_hard) {
             return Ok(found);
         }
-        found.value.status = status;
+        (found.value.status, found.value.drains_hard) = (status, drains_hard);
         let now = app.authority().now().await?;
         let note = match status {
             RunnerStatus::Active => "uncordoned",

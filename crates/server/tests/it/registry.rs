@@ -630,6 +630,12 @@ async fn one_heartbeat_renews_everything_and_tells_everything() {
         .call(ADMIN, "PUT", "/api/v1/runners/r1/heartbeat/", beat(vec![]))
         .await;
     assert_eq!(answer["orders"], json!(["drain"]));
+    let path = "/api/v1/runners/r1/drain/?hard=true";
+    let (status, _) = server.call(ADMIN, "POST", path, Value::Null).await;
+    assert_eq!(status, 200);
+    let path = "/api/v1/runners/r1/heartbeat/";
+    let (_, answer) = server.call(ADMIN, "PUT", path, beat(vec![])).await;
+    assert_eq!(answer["orders"], json!(["drain", "hard"]));
     assert_eq!(
         answer["give_up"],
         json!([{"camera_uuid": "cam-1", "reason": "draining", "to": "r2",

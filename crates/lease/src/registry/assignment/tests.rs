@@ -31,6 +31,7 @@ pub fn member(name: &str, capacity: u32) -> Member {
             capabilities: vec!["rtsp".into()],
             incarnation: Incarnation::new("0").unwrap(),
             status: RunnerStatus::Active,
+            drains_hard: false,
             current_load: 0,
             metrics: serde_json::Map::new(),
             allowance: None,

@@ -127,8 +127,9 @@ async fn ordered(
     caller: &Caller,
     named: runners::Named<'_>,
     status: RunnerStatus,
+    drains_hard: bool,
 ) -> Result<Json<leasehold_api::Runner>, Reject> {
-    let found = runners::order(app, caller, named, status).await?;
+    let found = runners::order(app, caller, named, status, drains_hard).await?;
     runners::shown(app, &found).await.map(Json)
 }
 
@@ -142,7 +143,7 @@ async fn cordon(
     Path(id): Path<String>,
     Query(of): Query<OfTenant>,
 ) -> Result<Json<leasehold_api::Runner>, Reject> {
-    ordered(&app, &caller, of.named(&id), RunnerStatus::Cordoned).await
+    ordered(&app, &caller, of.named(&id), RunnerStatus::Cordoned, false).await
 }
 
 /// The runner takes work again.
@@ -155,18 +156,33 @@ async fn uncordon(
     Path(id): Path<String>,
     Query(of): Query<OfTenant>,
 ) -> Result<Json<leasehold_api::Runner>, Reject> {
-    ordered(&app, &caller, of.named(&id), RunnerStatus::Active).await
+    ordered(&app, &caller, of.named(&id), RunnerStatus::Active, false).await
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct HowToDrain {
+    /// Whose, where several tenants have one of this name.
+    tenant_id: Option<String>,
+    /// Everything at once, instead of handing it over in batches.
+    #[serde(default)]
+    hard: bool,
 }
 
 /// The runner gives everything up and gets nothing new.
 #[utoipa::path(post, path = paths::RUNNER_DRAIN, tag = "runners", security(("bearer" = ["runners:admin"])),
-    params(("runner_id" = String, Path), OfTenant),
+    params(("runner_id" = String, Path), HowToDrain),
     responses((status = 200, body = leasehold_api::Runner), (status = 404, description = "Unknown")))]
 async fn drain(
     Auth(caller, _): Auth<RunnersAdmin>,
     State(app): State<App>,
     Path(id): Path<String>,
-    Query(of): Query<OfTenant>,
+    Query(how): Query<HowToDrain>,
 ) -> Result<Json<leasehold_api::Runner>, Reject> {
-    ordered(&app, &caller, of.named(&id), RunnerStatus::Draining).await
+    let named = runners::Named {
+        id: &id,
+        tenant: how.tenant_id.as_deref(),
+    };
+    ordered(&app, &caller, named, RunnerStatus::Draining, how.hard).await
 }

@@ -62,6 +62,32 @@ async fn a_drain_hands_every_camera_over() {
 }
 
 #[tokio::test]
+async fn a_hard_drain_gives_everything_up_at_once() {
+    let stage = Stage::start(6).await;
+    let one = stage.manager("m1", json!({})).await;
+    stage.working(6, 0).await;
+    one.ready().await;
+    let _two = stage.manager("m2", json!({})).await;
+    // What the newcomer gets for balance is handed over before the drain begins.
+    stage.holds("m2", 3).await;
+    stage.working(6, boot_ms()).await;
+    let offers = async || {
+        let path = "/events/?kind=camera&type=handoff_offered&limit=1000";
+        let (_, events) = stage.call("GET", path, None).await;
+        events["events"].as_array().map_or(0, Vec::len)
+    };
+    let before = offers().await;
+    let (status, _) = stage
+        .call("POST", "/runners/m1/drain/?hard=true", None)
+        .await;
+    assert_eq!(status, 200);
+    stage.holds("m2", 6).await;
+    stage.working(6, boot_ms()).await;
+    assert_eq!(offers().await, before, "nothing was handed over");
+    assert_eq!(contradictions(&stage.lines()), Vec::<String>::new());
+}
+
+#[tokio::test]
 async fn a_newcomer_gets_its_share_by_hand_over() {
     let stage = Stage::start(12).await;
     let _one = stage.manager("m1", json!({})).await;

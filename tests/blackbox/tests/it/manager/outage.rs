@@ -1,5 +1,7 @@
 //! The control plane goes away and comes back.
 
+use std::os::unix::fs::PermissionsExt as _;
+
 use leasehold_testkit::wait;
 use nix::sys::signal::Signal;
 use serde_json::json;
@@ -156,4 +158,36 @@ async fn a_manager_that_starts_alone_waits_and_asks_the_next_address() {
     .await;
     stage.server.restart().await;
     stage.working(1, 0).await;
+}
+
+/// The configuration is kept for the time without a control plane: for its owner only, its age is shown, and one
+/// that is too old is not started from.
+#[tokio::test]
+async fn the_kept_configuration_is_private_and_used_only_while_it_is_fresh() {
+    let mut stage = Stage::start(1).await;
+    let mut manager = stage.manager("m1", json!({})).await;
+    stage.working(1, 0).await;
+    let age = manager.get("/healthz").await["cache_age_seconds"].as_f64();
+    assert!(age.is_some(), "its age is shown");
+    let file = manager.state_dir.join("cache.json");
+    let mode = std::fs::metadata(&file)
+        .expect("it is kept")
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o600);
+    manager.child.signal(Signal::SIGTERM);
+    manager.child.wait(SOON).await;
+    stage.server.child.signal(Signal::SIGTERM);
+    stage.server.child.wait(SOON).await;
+
+    let mut manager = stage.manager("m1", json!({})).await;
+    let age = manager.get("/healthz").await["cache_age_seconds"].clone();
+    assert!(age.is_f64(), "started from it: {age}");
+    manager.child.signal(Signal::SIGTERM);
+    manager.child.wait(SOON).await;
+
+    let old = json!({"cache_max_age_seconds": 0});
+    let manager = stage.manager("m1", old).await;
+    let age = manager.get("/healthz").await["cache_age_seconds"].clone();
+    assert!(age.is_null(), "too old to be started from: {age}");
 }
