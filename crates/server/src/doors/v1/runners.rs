@@ -6,6 +6,8 @@ use leasehold_api::{
     RegisterRequest, Registered, RunnerHeartbeatAnswer, RunnerHeartbeatRequest, RunnerList,
     RunnerRemoved, paths,
 };
+use serde::Deserialize;
+use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
