@@ -195,7 +195,8 @@ async fn room(
         return Err(takes_nothing(runner));
     }
     let now = app.authority().now().await?;
-    let planned = app.sites().planned(app, &runners::place(runner), None, now);
+    let place = runners::place(runner);
+    let planned = app.sites().planned(app, &place, None, now);
     let (held, planned) = tokio::join!(runners::cameras_of(app, runner), planned);
     let (held, planned) = (held?, planned?);
     let coming = planned.offered_to(successor).iter();

@@ -1,6 +1,7 @@
 //! The manager's file: checked at the start, read again while it runs.
 
 use leasehold_testkit::wait;
+use nix::sys::signal::Signal;
 use serde_json::json;
 
 use super::stage::Stage;
@@ -90,4 +91,37 @@ async fn a_wrong_file_leaves_the_running_one_and_a_right_one_is_applied() {
         manager.worker_pids().await.len() == 1
     })
     .await;
+}
+
+/// And SIGHUP reads the file again also when nothing is new in it.
+#[tokio::test]
+async fn another_address_of_the_control_plane_is_used_without_a_restart() {
+    let stage = Stage::start(1).await;
+    let changes = json!({"lease_ttl_seconds": 60});
+    let mut manager = stage.manager("m1", changes).await;
+    stage.working(1, 0).await;
+    let pids = manager.worker_pids().await;
+    let token = stage.since(0)["cam-000"][0].token();
+    let proxy = leasehold_testkit::Proxy::start(stage.server.address).await;
+    let url = format!("http://{}", proxy.addr());
+    let changes = json!({"lease_ttl_seconds": 60, "control_plane_url": url});
+    stage.rewrite(&manager, "m1", &changes);
+    let line = manager
+        .child
+        .wait_for_line("configuration changed", SOON)
+        .await;
+    assert!(line.contains("new client"), "{line}");
+    // A camera that is added is learnt of, and leased, by the new way.
+    stage.add_camera(1).await;
+    stage.working(2, boot_ms()).await;
+    assert!(proxy.accepted() > 0, "it goes by the new address");
+    assert!(manager.worker_pids().await.contains(&pids[0]));
+    let lines = stage.since(0);
+    let same = lines["cam-000"].iter().all(|it| it.token() == token);
+    assert!(same, "the first camera was not touched");
+    manager.child.signal(Signal::SIGHUP);
+    manager
+        .child
+        .wait_for_line("read again: nothing changed", SOON)
+        .await;
 }
