@@ -114,7 +114,7 @@ pub(super) fn begin(core: &Arc<Core>, it: &GiveUp, batch: usize) -> bool {
                 core.give_up(std::slice::from_ref(&camera), &reason);
             }
             Given::Refused | Given::Kept => {
-                tracing::info!(camera, %to, reason, took_ms, "camera not handed over")
+                tracing::info!(camera, %to, reason, took_ms, "camera not handed over");
             }
         }
         core.beat.notify_one();
