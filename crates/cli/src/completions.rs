@@ -9,8 +9,8 @@ use crate::{exit::Outcome, print};
 
 /// Print the completions of a shell
 ///
-/// Bash, zsh and fish also complete live keys, cameras and runners: they ask the configured server, for
-/// less than a second, and suggest nothing when it does not answer.
+/// Bash, zsh and fish also complete live keys, cameras and runners. They ask the configured server for
+/// less than a second, and suggest none if it does not answer.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -22,10 +22,10 @@ pub struct Arguments {
     shell: Shell,
 }
 
-/// Live values, put around what is generated. A colon separates words in bash: what stands before it is
-/// not repeated.
+/// Values of arguments, put around what is generated. A colon separates words in bash: what stands before
+/// it is not repeated.
 const BASH: &str = r#"
-_leasehold_live() {
+_leasehold_values() {
     _leasehold "$@"
     local line="${COMP_LINE:0:COMP_POINT}" word found words
     read -ra words <<< "$line"
@@ -38,12 +38,12 @@ _leasehold_live() {
     fi
     COMPREPLY=("${found[@]}")
 }
-complete -F _leasehold_live -o nosort -o bashdefault -o default leasehold
+complete -F _leasehold_values -o nosort -o bashdefault -o default leasehold
 "#;
 
 const ZSH: &str = r#"
-(( $+functions[_leasehold_live] )) ||
-_leasehold_live() {
+(( $+functions[_leasehold_values] )) ||
+_leasehold_values() {
     local -a line=(${(z)LBUFFER}) found
     [[ "$LBUFFER" == *[[:space:]] ]] && line+=("")
     found=("${(@f)$("${line[1]}" __complete "${(@)line[2,-1]}" 2>/dev/null)}")
@@ -51,33 +51,62 @@ _leasehold_live() {
 }
 "#;
 
+/// Files are suggested only where there are no values.
 const FISH: &str = r#"
-complete -c leasehold -f -n 'not string match -q -- "-*" (commandline -ct)' -a '(leasehold __complete (commandline -opc)[2..-1] (commandline -ct) 2>/dev/null)'
+function __leasehold_values
+    string match -q -- '-*' (commandline -ct); and return 1
+    set -g __leasehold_found (leasehold __complete (commandline -opc)[2..-1] (commandline -ct) 2>/dev/null)
+    test (count $__leasehold_found) -gt 0
+end
+complete -c leasehold -n __leasehold_values -f -a '$__leasehold_found'
 "#;
 
-/// Prints them.
-pub fn run(arguments: &Arguments, mut command: Command) -> Outcome {
-    let mut script = Vec::new();
-    clap_complete::generate(arguments.shell, &mut command, "leasehold", &mut script);
-    let mut script = String::from_utf8_lossy(&script).into_owned();
-    match arguments.shell {
+/// What a flag of fish takes, if it is no file.
+const FISH_FLAG: &str = r" -f -a '(__leasehold_values; and printf %s\n $__leasehold_found)'";
+
+/// The script with values in it. Which arguments have some is known to the binary, so all of them ask.
+fn with_values(shell: Shell, generated: &str) -> String {
+    let mut script = String::with_capacity(2 * generated.len());
+    for line in generated.lines() {
+        match shell {
+            Shell::Zsh => script.push_str(&zsh_line(line)),
+            Shell::Fish if line.ends_with(" -r") => {
+                script.push_str(line);
+                script.push_str(FISH_FLAG);
+            }
+            _ => script.push_str(line),
+        }
+        script.push('\n');
+    }
+    match shell {
         Shell::Bash => script.push_str(BASH),
         Shell::Fish => script.push_str(FISH),
         Shell::Zsh => {
-            // Every positional: which of them have live values is known to the binary.
-            let lines = script.lines().map(|line| {
-                let positional = ["':", "'*:"].iter().any(|start| line.starts_with(start));
-                match line.strip_suffix(":_default' \\").filter(|_| positional) {
-                    Some(before) => format!("{before}:_leasehold_live' \\\n"),
-                    None => format!("{line}\n"),
-                }
-            });
-            script = lines.collect();
             let body = script.find("\n_leasehold() {").unwrap_or(script.len());
             script.insert_str(body, ZSH);
         }
         _ => {}
     }
+    script
+}
+
+/// An argument in zsh, `…:MESSAGE:_default' \`. A colon in the message would end it.
+fn zsh_line(line: &str) -> String {
+    let Some(argument) = line.strip_suffix(":_default' \\") else {
+        return line.to_owned();
+    };
+    let argument = match argument.rsplit_once("]:") {
+        Some((flag, message)) => format!("{flag}]:{}", message.replace(':', "\\:")),
+        None => argument.to_owned(),
+    };
+    format!("{argument}:_leasehold_values' \\")
+}
+
+/// Prints them.
+pub fn run(arguments: &Arguments, mut command: Command) -> Outcome {
+    let mut script = Vec::new();
+    clap_complete::generate(arguments.shell, &mut command, "leasehold", &mut script);
+    let script = with_values(arguments.shell, &String::from_utf8_lossy(&script));
     print::bytes(script.as_bytes())?;
     Ok(ExitCode::SUCCESS)
 }

@@ -94,7 +94,16 @@ pub enum Status {
 }
 
 impl Status {
-    /// The word used in every door and store.
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::Pending,
+        Self::Active,
+        Self::Expired,
+        Self::Released,
+        Self::Revoked,
+    ];
+
+    /// The word used by every route and store.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Pending => "pending",
@@ -107,15 +116,9 @@ impl Status {
 
     /// The status with that word.
     pub fn parse(word: &str) -> Option<Self> {
-        [
-            Self::Pending,
-            Self::Active,
-            Self::Expired,
-            Self::Released,
-            Self::Revoked,
-        ]
-        .into_iter()
-        .find(|status| status.as_str() == word)
+        Self::ALL
+            .into_iter()
+            .find(|status| status.as_str() == word)
     }
 }
 

@@ -49,6 +49,13 @@ const LEVELS: [(Level, &str); 3] = [
 ];
 
 impl Scope {
+    /// All that there are.
+    pub fn all() -> impl Iterator<Item = Self> {
+        AREAS
+            .iter()
+            .flat_map(|(area, _)| LEVELS.iter().map(|(level, _)| Self::new(*area, *level)))
+    }
+
     /// Puts both together.
     pub const fn new(area: Area, level: Level) -> Self {
         Self { area, level }
