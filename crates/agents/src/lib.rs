@@ -9,4 +9,4 @@ pub mod process;
 pub mod supervise;
 mod surface;
 
-pub use surface::{Streams, serve_worker};
+pub use surface::{Streams, Tls, serve_worker};

@@ -12,20 +12,31 @@ use leasehold_api::{
     sessions::{MAX_STREAM_BYTES, stream_file},
 };
 use prometheus_client::registry::Registry;
+use rustls::ServerConfig;
 use secrecy::{ExposeSecret as _, SecretString};
-use tokio::{net::TcpListener, sync::Semaphore};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpListener,
+    sync::Semaphore,
+    time::timeout,
+};
+use tokio_rustls::TlsAcceptor;
 use uuid::Uuid;
 
 use crate::process;
 
 /// How long a caller may take to send its request.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
-/// How many callers are served at once.
+/// How many callers are served at the same time.
 const CALLERS: usize = 64;
 /// The largest body that is read: more than the largest shard with its zones.
 const MAX_BODY_BYTES: usize = 16 * 1024 * 1024;
 
 pub(crate) type Answer = Response<Full<Bytes>>;
+
+/// What the next connection is encrypted with: a certificate may be renewed while it is served. For HTTP/1.1,
+/// which is all that is spoken here.
+pub type Tls = Arc<dyn Fn() -> Arc<ServerConfig> + Send + Sync>;
 
 /// Binds an address, with it in the error.
 pub(crate) async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
@@ -37,6 +48,16 @@ pub(crate) async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 /// Serves until it is dropped.
 pub(crate) async fn serve<F>(
     listener: TcpListener,
+    answer: impl Fn(Request<Bytes>) -> F + Send + Sync + 'static,
+) where
+    F: Future<Output = Answer> + Send + 'static,
+{
+    serve_with(listener, None, answer).await;
+}
+
+async fn serve_with<F>(
+    listener: TcpListener,
+    tls: Option<Tls>,
     answer: impl Fn(Request<Bytes>) -> F + Send + Sync + 'static,
 ) where
     F: Future<Output = Answer> + Send + 'static,
@@ -54,29 +75,44 @@ pub(crate) async fn serve<F>(
             continue;
         };
         let answer = answer.clone();
+        let tls = tls.as_ref().map(|current| TlsAcceptor::from(current()));
         tokio::spawn(async move {
-            let service = service_fn(|request: Request<hyper::body::Incoming>| {
-                let answer = answer.clone();
-                async move {
-                    let (head, body) = request.into_parts();
-                    let body = Limited::new(body, MAX_BODY_BYTES).collect();
-                    let answered = match tokio::time::timeout(PATIENCE, body).await {
-                        Ok(Ok(body)) => answer(Request::from_parts(head, body.to_bytes())).await,
-                        Ok(Err(_)) => plain(StatusCode::PAYLOAD_TOO_LARGE, "too large\n"),
-                        Err(_) => plain(StatusCode::REQUEST_TIMEOUT, "too slow\n"),
-                    };
-                    Ok::<_, Infallible>(answered)
+            match tls {
+                None => converse(stream, &*answer).await,
+                Some(tls) => {
+                    if let Ok(Ok(stream)) = timeout(PATIENCE, tls.accept(stream)).await {
+                        converse(stream, &*answer).await;
+                    }
                 }
-            });
-            let connection = hyper::server::conn::http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(PATIENCE)
-                .serve_connection(TokioIo::new(stream), service);
-            // Whoever asked may be gone.
-            let _ = connection.await;
+            }
             drop(place);
         });
     }
+}
+
+/// Answers the requests of one caller until it is gone.
+async fn converse<F>(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    answer: &(impl Fn(Request<Bytes>) -> F + Sync),
+) where
+    F: Future<Output = Answer> + Send,
+{
+    let service = service_fn(async |request: Request<hyper::body::Incoming>| {
+        let (head, body) = request.into_parts();
+        let body = Limited::new(body, MAX_BODY_BYTES).collect();
+        let answered = match timeout(PATIENCE, body).await {
+            Ok(Ok(body)) => answer(Request::from_parts(head, body.to_bytes())).await,
+            Ok(Err(_)) => plain(StatusCode::PAYLOAD_TOO_LARGE, "too large\n"),
+            Err(_) => plain(StatusCode::REQUEST_TIMEOUT, "too slow\n"),
+        };
+        Ok::<_, Infallible>(answered)
+    });
+    let connection = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(PATIENCE)
+        .serve_connection(TokioIo::new(stream), service);
+    // The caller may be gone.
+    let _ = connection.await;
 }
 
 /// The figures of registries and of this process, in the format that the caller asks for.
@@ -145,11 +181,12 @@ pub async fn serve_worker(
     address: SocketAddr,
     registry: Registry,
     streams: Option<Streams>,
+    tls: Option<Tls>,
 ) -> io::Result<()> {
     let listener = bind(address).await?;
-    tracing::info!(address = %listener.local_addr()?, "metrics are served");
+    tracing::info!(address = %listener.local_addr()?, encrypted = tls.is_some(), "metrics are served");
     let served = Arc::new((registry, streams));
-    serve(listener, move |request| {
+    serve_with(listener, tls, move |request| {
         let served = served.clone();
         async move {
             let (registry, streams) = &*served;

@@ -4,6 +4,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use lease::Authority;
@@ -12,7 +13,7 @@ use leasehold_client::{Client, Error, Options, Remote, Trust};
 use secrecy::SecretString;
 
 use crate::{
-    config::Config,
+    config::{Config, wrong},
     data_dir,
     exit::{Exit, Failure},
 };
@@ -110,16 +111,8 @@ pub fn authority(config: &Config) -> Result<Arc<dyn Authority>, Failure> {
 }
 
 fn trust(config: &Config) -> Result<Trust, Failure> {
-    let read = |file: &Path| {
-        fs::read(file).map_err(|error| {
-            Failure::new(
-                Exit::Config,
-                format!("cannot read {}: {error}", file.display()),
-            )
-        })
-    };
     if let Some(file) = &config.client.ca_file {
-        return Ok(Trust::Authority(read(file)?));
+        return issued_by(file);
     }
     // The local server's own certificate for development, when that is the server.
     if config.client.url.is_none()
@@ -128,8 +121,21 @@ fn trust(config: &Config) -> Result<Trust, Failure> {
     {
         let certificate = dir.join(DEVELOPMENT_CERTIFICATE);
         if config.server.tls.self_signed || certificate.exists() {
-            return Ok(Trust::Exactly(read(&certificate)?));
+            return Ok(Trust::Exactly(read_certificates(&certificate)?));
         }
     }
     Ok(Trust::Machine)
+}
+
+/// Trust in what the authority in this file issued.
+pub fn issued_by(file: &Path) -> Result<Trust, Failure> {
+    let trust = Trust::Authority(read_certificates(file)?);
+    match trust.connector(Duration::ZERO) {
+        Ok(_) => Ok(trust),
+        Err(error) => Err(wrong(format!("{}: {error}", file.display()))),
+    }
+}
+
+fn read_certificates(file: &Path) -> Result<Vec<u8>, Failure> {
+    fs::read(file).map_err(|error| wrong(format!("cannot read {}: {error}", file.display())))
 }

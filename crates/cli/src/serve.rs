@@ -79,7 +79,7 @@ impl Arguments {
     }
 }
 
-/// Opens the store, listens, and stops in good order.
+/// Opens the store, listens, and stops gracefully.
 pub async fn run(arguments: Arguments, shared: &Shared, mut config: Config) -> Outcome {
     refuse_unknown_variables(shared)?;
     arguments.apply(&mut config);
@@ -103,7 +103,7 @@ pub async fn run(arguments: Arguments, shared: &Shared, mut config: Config) -> O
     if let Some(folder) = &folder {
         make_private(folder)?;
     }
-    // From here on a signal stops in good order.
+    // From here on a signal stops gracefully.
     let stop = Stop::listen()?;
     let clock = Arc::new(System);
     let store = leasehold_store::open(&url, config.server.store_options(), clock.clone())
@@ -153,18 +153,18 @@ async fn serve(
     served
 }
 
-/// Closes a store in good order.
+/// Closes a store.
 pub async fn close(store: &Store) -> Result<(), Failure> {
     store.close().await.map_err(|error| {
         Failure::new(
             Exit::Broken,
-            format!("the store did not close in good order: {error}"),
+            format!("the store did not close cleanly: {error}"),
         )
     })
 }
 
 /// Reads the certificate again whenever SIGHUP comes: it was renewed.
-fn reload_on_hangup(certificate: Certificate) -> Result<impl Future<Output = ()>, Failure> {
+pub fn reload_on_hangup(certificate: Certificate) -> Result<impl Future<Output = ()>, Failure> {
     let mut hangup = signal(SignalKind::hangup()).map_err(|error| {
         Failure::new(Exit::Failed, format!("cannot listen for signals: {error}"))
     })?;
@@ -357,7 +357,7 @@ fn make_private(folder: &PathBuf) -> Result<(), Failure> {
     })
 }
 
-/// The first signal asks to stop in good order, the second one ends it.
+/// The first signal stops gracefully, the second one immediately.
 pub struct Stop {
     terminate: tokio::signal::unix::Signal,
     interrupt: tokio::signal::unix::Signal,

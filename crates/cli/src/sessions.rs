@@ -7,10 +7,12 @@ use leasehold_agents::{
     orchestrator::{Metrics, Options, Orchestrator, Reaper, ReaperOptions},
     supervise::Launcher,
 };
+use leasehold_client::Trust;
 use leasehold_server::SessionOptions;
 
 use crate::{
     config::{Config, wrong},
+    connect,
     exit::{Exit, Failure},
     holder,
 };
@@ -26,6 +28,10 @@ pub fn doors(config: &Config, folder: Option<&PathBuf>) -> Result<SessionOptions
         profiles: sessions.all_profiles().into_keys().collect(),
         output_dir: Some(output_dir(config, folder)),
         worker_secret: sessions.worker_secret.clone(),
+        worker_trust: match &sessions.worker_ca_file {
+            Some(file) => connect::issued_by(file)?,
+            None => Trust::Machine,
+        },
     };
     options.validate().map_err(wrong)?;
     Ok(options)

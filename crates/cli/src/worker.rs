@@ -1,10 +1,11 @@
 //! `leasehold worker`.
 
-use std::{process::ExitCode, sync::Arc};
+use std::{path::Path, process::ExitCode, sync::Arc};
 
 use lease::Authority;
-use leasehold_agents::{Streams, orchestrator::Metrics, serve_worker};
+use leasehold_agents::{Streams, Tls, orchestrator::Metrics, serve_worker};
 use leasehold_clock::System;
+use leasehold_server::Certificate;
 use leasehold_store::Store;
 use prometheus_client::registry::Registry;
 use tokio_util::task::AbortOnDropHandle;
@@ -15,15 +16,16 @@ use crate::{
     connect, data_dir,
     exit::{Exit, Failure, Outcome},
     print,
-    serve::Stop,
+    serve::{Stop, reload_on_hangup},
     sessions::{self, Agents},
     settings::refuse_unknown_variables,
 };
 
 /// Run sessions as a process of its own, apart from the API
 ///
-/// The worker alone owns the leases of channels and tuners. Restarted under the same name it frees at
-/// once what its predecessor held. SIGTERM ends its sessions in order.
+/// Only workers own the leases of channels and tuners. Restarted under the same name, a worker frees
+/// immediately what its predecessor held. SIGTERM ends its sessions gracefully; SIGHUP reads the
+/// certificate again.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -38,7 +40,23 @@ pub struct Arguments {
     name: Option<String>,
 }
 
-/// Runs until it is told to stop.
+/// What streams are served with, where the worker's address says that they are encrypted.
+fn certificate(config: &Config, folder: Option<&Path>) -> Result<Option<Tls>, Failure> {
+    let url = config.sessions.worker_url.as_deref();
+    if !url.is_some_and(|url| url.starts_with("https://")) {
+        return Ok(None);
+    }
+    if !config.server.tls.is_wanted() {
+        return Err(wrong(
+            "sessions.worker_url: https needs a certificate: set server.tls.certificate and server.tls.key",
+        ));
+    }
+    let certificate = Certificate::load(&config.server.tls, folder).map_err(wrong)?;
+    tokio::spawn(reload_on_hangup(certificate.clone())?);
+    Ok(Some(Arc::new(move || certificate.http1())))
+}
+
+/// Runs until it is asked to stop.
 pub async fn run(arguments: Arguments, shared: &Shared, mut config: Config) -> Outcome {
     refuse_unknown_variables(shared)?;
     config.sessions.worker_name = arguments.name.or(config.sessions.worker_name.take());
@@ -50,6 +68,7 @@ pub async fn run(arguments: Arguments, shared: &Shared, mut config: Config) -> O
         output_dir: options.output_dir.clone(),
         secret: config.sessions.worker_secret.clone(),
     });
+    let tls = certificate(&config, folder.as_deref())?;
     let stop = Stop::listen()?;
     let clock = Arc::new(System);
     let (authority, store): (Arc<dyn Authority>, Option<Store>) = match &arguments.store {
@@ -71,7 +90,7 @@ pub async fn run(arguments: Arguments, shared: &Shared, mut config: Config) -> O
         let mut registry = Registry::default();
         metrics.register(&mut registry);
         leasehold_store::register_metrics(&mut registry);
-        AbortOnDropHandle::new(tokio::spawn(serve_worker(address, registry, streams)))
+        AbortOnDropHandle::new(tokio::spawn(serve_worker(address, registry, streams, tls)))
     });
     let agents = Agents::start(&config, Some(options), false, authority, clock, metrics).await?;
     if let Some(name) = agents.worker_name() {

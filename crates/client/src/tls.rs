@@ -1,7 +1,9 @@
-//! Whom a client believes to be its server.
+//! Which servers a client trusts, and how it connects to them.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::connect::HttpConnector;
 use rustls::{
     ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
     client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
@@ -25,6 +27,20 @@ pub enum Trust {
 }
 
 impl Trust {
+    /// Connects over TCP, within a time, and with TLS where the address says so.
+    pub fn connector(&self, limit: Duration) -> Result<HttpsConnector<HttpConnector>, Error> {
+        let mut tcp = HttpConnector::new();
+        tcp.enforce_http(false);
+        tcp.set_nodelay(true);
+        tcp.set_connect_timeout(Some(limit));
+        let connector = HttpsConnectorBuilder::new()
+            .with_tls_config(self.config()?)
+            .https_or_http()
+            .enable_all_versions()
+            .wrap_connector(tcp);
+        Ok(connector)
+    }
+
     /// The settings of a connection.
     pub(crate) fn config(&self) -> Result<ClientConfig, Error> {
         let provider = Arc::new(aws_lc_rs::default_provider());

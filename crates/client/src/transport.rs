@@ -6,10 +6,7 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use hyper_util::{
-    client::legacy::{
-        Client,
-        connect::{Connect, HttpConnector},
-    },
+    client::legacy::{Client, connect::Connect},
     rt::{TokioExecutor, TokioTimer},
 };
 
@@ -94,14 +91,5 @@ where
 
 /// Over TCP, with TLS where the address says so.
 pub(crate) fn real(trust: &Trust) -> Result<Box<dyn Transport>, Error> {
-    let mut tcp = HttpConnector::new();
-    tcp.enforce_http(false);
-    tcp.set_nodelay(true);
-    tcp.set_connect_timeout(Some(CONNECT_LIMIT));
-    let connector = hyper_rustls::HttpsConnectorBuilder::new()
-        .with_tls_config(trust.config()?)
-        .https_or_http()
-        .enable_all_versions()
-        .wrap_connector(tcp);
-    Ok(over(connector))
+    Ok(over(trust.connector(CONNECT_LIMIT)?))
 }

@@ -16,6 +16,7 @@ use crate::{Error, TlsOptions};
 /// The generated certificate, for clients that want to trust it.
 const CERTIFICATE_FILE: &str = "dev-cert.pem";
 const KEY_FILE: &str = "dev-key.pem";
+const HTTP1: &[u8] = b"http/1.1";
 
 /// The certificate that a server shows, and how to read it again.
 #[derive(Clone)]
@@ -27,7 +28,7 @@ pub struct Certificate {
 
 impl Certificate {
     /// Reads, or makes, what the settings ask for.
-    pub(crate) fn load(options: &TlsOptions, data_dir: Option<&Path>) -> Result<Self, Error> {
+    pub fn load(options: &TlsOptions, data_dir: Option<&Path>) -> Result<Self, Error> {
         Ok(Self {
             config: RustlsConfig::from_config(Arc::new(read(options, data_dir)?)),
             options: options.clone(),
@@ -41,6 +42,13 @@ impl Certificate {
         let config = read(&self.options, self.data_dir.as_deref())?;
         self.config.reload_from_config(Arc::new(config));
         Ok(())
+    }
+
+    /// What it is now, for a listener that speaks HTTP/1.1 only.
+    pub fn http1(&self) -> Arc<ServerConfig> {
+        let mut config = ServerConfig::clone(&self.config.get_inner());
+        config.alpn_protocols = vec![HTTP1.to_vec()];
+        Arc::new(config)
     }
 
     pub(crate) fn config(&self) -> RustlsConfig {
@@ -89,7 +97,7 @@ fn read(options: &TlsOptions, data_dir: Option<&Path>) -> Result<ServerConfig, E
             ),
             error => wrong(&cert, &error),
         })?;
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    config.alpn_protocols = vec![b"h2".to_vec(), HTTP1.to_vec()];
     Ok(config)
 }
 

@@ -34,17 +34,21 @@ section! {
         worker_name: Option<String> = None,
         /// How long the worker's leases on channels and tuners last.
         worker_ttl: Period = Period::from_millis(worker().lease_ttl.millis()),
-        /// Where `leasehold worker` serves `/metrics` and `/healthz`, to whoever can reach that address, and
-        /// its streams to servers that know `worker_secret`; nowhere by default. A worker inside `serve`
+        /// Where `leasehold worker` serves `/metrics` and `/healthz`, without a credential, and its streams
+        /// to servers that know `worker_secret`; nowhere by default. A worker inside `serve`
         /// has its figures there.
         worker_listen: Option<SocketAddr> = None,
-        /// How servers on other machines reach `worker_listen`, to pass the worker's streams on: an
-        /// address such as `http://10.0.0.7:9109`. Without it streams are played only from `output_dir`.
+        /// How servers on other machines reach `worker_listen`, to pass the worker's streams on, such as
+        /// `http://10.0.0.7:9109`. With `https://` everything at `worker_listen` is served with the
+        /// certificate of `server.tls`. Without an address streams are played only from `output_dir`.
         worker_url: Option<String> = None,
         /// What servers send to workers, and workers ask for before they serve a stream: the same on both
         /// sides. Not needed where `worker_listen` is a loopback address.
         #[serde(serialize_with = "shown::secret_option")]
         worker_secret: Option<SecretString> = None,
+        /// The authority that issued the certificates of workers with an `https://` address, PEM; by default
+        /// those that the system trusts. For servers.
+        worker_ca_file: Option<PathBuf> = None,
         /// The slots of the pool of tuners, in order of preference.
         tuner_slots: Vec<String> = worker().tuner_slots,
         /// How many streams may be launched at the same time.
@@ -92,13 +96,16 @@ impl Sessions {
         let Some(url) = &self.worker_url else {
             return Ok(());
         };
-        let host = url.strip_prefix("http://").unwrap_or_default();
+        let host = url
+            .strip_prefix("http://")
+            .or_else(|| url.strip_prefix("https://"))
+            .unwrap_or_default();
         if host.is_empty()
             || host.contains(['/', '?', '#', '@'])
             || host.contains(char::is_whitespace)
         {
             return Err(wrong(
-                "sessions.worker_url: expected http://HOST:PORT, without a path",
+                "sessions.worker_url: expected http://HOST:PORT or https://HOST:PORT, without a path",
             ));
         }
         match self.worker_listen {

@@ -1,15 +1,16 @@
 //! One HTTP poll: conditional, bounded in time and size, with the fencing token in its headers.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Full, Limited};
-use hyper_rustls::{ConfigBuilderExt as _, HttpsConnector};
+use hyper_rustls::HttpsConnector;
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::{TokioExecutor, TokioTimer},
 };
+use leasehold_client::Trust;
 
 /// The header that carries the token, so that whoever is polled can refuse a late owner.
 pub const FENCE: &str = "x-leasehold-fence";
@@ -25,22 +26,9 @@ pub(super) type HttpClient = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
 
 /// A client for HTTP and HTTPS, with the machine's certificates.
 pub(super) fn client() -> Result<HttpClient, String> {
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let tls = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| format!("TLS: {error}"))?
-        .with_native_roots()
-        .map_err(|error| format!("the machine's certificates: {error}"))?
-        .with_no_client_auth();
-    let mut tcp = HttpConnector::new();
-    tcp.enforce_http(false);
-    tcp.set_nodelay(true);
-    tcp.set_connect_timeout(Some(CONNECT_LIMIT));
-    let connector = hyper_rustls::HttpsConnectorBuilder::new()
-        .with_tls_config(tls)
-        .https_or_http()
-        .enable_all_versions()
-        .wrap_connector(tcp);
+    let connector = Trust::Machine
+        .connector(CONNECT_LIMIT)
+        .map_err(|error| error.to_string())?;
     Ok(Client::builder(TokioExecutor::new())
         .pool_idle_timeout(IDLE_LIMIT)
         .pool_timer(TokioTimer::new())

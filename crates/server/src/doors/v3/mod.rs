@@ -15,6 +15,7 @@ use std::{collections::BTreeSet, path::PathBuf, sync::Arc};
 
 use axum::Extension;
 use lease::{Invalid, Key, Ttl, session};
+use leasehold_client::Trust;
 use secrecy::SecretString;
 use utoipa_axum::router::OpenApiRouter;
 use uuid::Uuid;
@@ -36,6 +37,8 @@ pub struct SessionOptions {
     pub output_dir: Option<PathBuf>,
     /// What workers on other machines ask for before they serve their streams.
     pub worker_secret: Option<SecretString>,
+    /// Which certificates of such workers are trusted.
+    pub worker_trust: Trust,
 }
 
 impl Default for SessionOptions {
@@ -47,6 +50,7 @@ impl Default for SessionOptions {
             profiles: ["auto", "high", "low", "virtual"].map(String::from).into(),
             output_dir: None,
             worker_secret: None,
+            worker_trust: Trust::Machine,
         }
     }
 }
@@ -92,7 +96,7 @@ pub fn router(options: SessionOptions, metrics: &Metrics) -> Result<OpenApiRoute
     metrics.register(|registry| counted.register(registry));
     let shared = Shared {
         ttl: Ttl::from_millis(options.lease_ttl_ms)?,
-        relay: relay::Relay::new(options.worker_secret.clone()),
+        relay: relay::Relay::new(options.worker_secret.clone(), options.worker_trust.clone()),
         options,
         counted,
     };

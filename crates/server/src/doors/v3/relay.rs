@@ -1,13 +1,17 @@
 //! Streams of workers on other machines: fetched from the address that the session's own worker announces,
 //! and from nowhere else.
 
-use std::time::Duration;
+use std::{sync::OnceLock, time::Duration};
 
 use bytes::Bytes;
 use http::{Request, StatusCode, Uri, header, uri::Scheme};
 use http_body_util::{BodyExt as _, Empty, Limited};
+use hyper_rustls::HttpsConnector;
 use hyper_util::{
-    client::legacy::{Client, connect::HttpConnector},
+    client::legacy::{
+        Client,
+        connect::{Connect, HttpConnector},
+    },
     rt::{TokioExecutor, TokioTimer},
 };
 use lease::{Key, session::Session};
@@ -15,6 +19,7 @@ use leasehold_api::{
     Code, paths,
     sessions::{MAX_STREAM_BYTES, STREAMS, WORKER_STREAM},
 };
+use leasehold_client::Trust;
 use secrecy::{ExposeSecret as _, SecretString};
 use tokio::time::timeout;
 
@@ -25,22 +30,43 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 /// How long a connection is kept for the next file.
 const IDLE_LIMIT: Duration = Duration::from_secs(30);
 
+/// Over plain connections, or encrypted ones.
+type Plain = Client<HttpConnector, Empty<Bytes>>;
+type Encrypted = Client<HttpsConnector<HttpConnector>, Empty<Bytes>>;
+
 /// Fetches what workers serve.
 pub(super) struct Relay {
-    client: Client<HttpConnector, Empty<Bytes>>,
+    plain: Plain,
+    /// Made for the first worker that wants it: reading the machine's certificates takes a while.
+    encrypted: OnceLock<Option<Encrypted>>,
+    trust: Trust,
     secret: Option<SecretString>,
 }
 
 impl Relay {
-    pub fn new(secret: Option<SecretString>) -> Self {
+    pub fn new(secret: Option<SecretString>, trust: Trust) -> Self {
         let mut tcp = HttpConnector::new();
         tcp.set_connect_timeout(Some(CONNECT_LIMIT));
         tcp.set_nodelay(true);
-        let client = Client::builder(TokioExecutor::new())
-            .pool_idle_timeout(IDLE_LIMIT)
-            .pool_timer(TokioTimer::new())
-            .build(tcp);
-        Self { client, secret }
+        Self {
+            plain: client(tcp),
+            encrypted: OnceLock::new(),
+            trust,
+            secret,
+        }
+    }
+
+    fn encrypted(&self) -> Option<&Encrypted> {
+        let made = self.encrypted.get_or_init(|| {
+            let connector = self.trust.connector(CONNECT_LIMIT);
+            connector
+                .inspect_err(
+                    |error| tracing::error!(%error, "streams cannot be fetched over HTTPS"),
+                )
+                .ok()
+                .map(client)
+        });
+        made.as_ref()
     }
 
     /// A file of the session; `None` when its worker has none, or serves nothing.
@@ -53,6 +79,7 @@ impl Relay {
         let Some(uri) = address(app, session, file).await? else {
             return Ok(None);
         };
+        let encrypted = uri.scheme() == Some(&Scheme::HTTPS);
         let mut request = Request::get(uri);
         if let Some(secret) = &self.secret {
             let bearer = format!("Bearer {}", secret.expose_secret());
@@ -60,10 +87,11 @@ impl Relay {
         }
         let request = request.body(Empty::new()).map_err(|_| no_answer())?;
         let fetched = timeout(app.parts().limits.request_timeout(), async {
-            let answer = self.client.request(request).await.ok()?;
-            let status = answer.status();
-            let body = Limited::new(answer.into_body(), MAX_STREAM_BYTES).collect();
-            Some((status, body.await.ok()?.to_bytes()))
+            if encrypted {
+                get(self.encrypted()?, request).await
+            } else {
+                get(&self.plain, request).await
+            }
         });
         match fetched.await.ok().flatten() {
             Some((StatusCode::OK, bytes)) => Ok(Some(bytes)),
@@ -71,6 +99,26 @@ impl Relay {
             _ => Err(no_answer()),
         }
     }
+}
+
+fn client<C: Connect + Clone>(connector: C) -> Client<C, Empty<Bytes>> {
+    Client::builder(TokioExecutor::new())
+        .pool_idle_timeout(IDLE_LIMIT)
+        .pool_timer(TokioTimer::new())
+        .build(connector)
+}
+
+async fn get<C: Connect + Clone + Send + Sync + 'static>(
+    client: &Client<C, Empty<Bytes>>,
+    request: Request<Empty<Bytes>>,
+) -> Option<(StatusCode, Bytes)> {
+    let answer = client.request(request).await;
+    let answer = answer
+        .inspect_err(|error| tracing::debug!(%error, "a worker's stream was not fetched"))
+        .ok()?;
+    let status = answer.status();
+    let body = Limited::new(answer.into_body(), MAX_STREAM_BYTES).collect();
+    Some((status, body.await.ok()?.to_bytes()))
 }
 
 /// Where the session's own worker serves the file: the one that claimed it, and no successor of its name.
@@ -87,7 +135,8 @@ async fn address(app: &App, session: &Session, file: &str) -> Result<Option<Uri>
             let path = paths::fill(WORKER_STREAM, &[&session.session_id.to_string(), file]);
             format!("{base}{path}").parse::<Uri>().ok()
         });
-    Ok(uri.filter(|uri| uri.scheme() == Some(&Scheme::HTTP)))
+    let spoken = |uri: &Uri| [Some(&Scheme::HTTP), Some(&Scheme::HTTPS)].contains(&uri.scheme());
+    Ok(uri.filter(spoken))
 }
 
 fn no_answer() -> Reject {

@@ -1,49 +1,86 @@
 //! A worker with folders of its own, as on another machine.
 
-use leasehold_testkit::{Dir, port, wait};
+use leasehold_testkit::{Child, Dir, Issuer, port, wait};
 
 use super::api::Api;
 use crate::cli_support::SOON;
 
 const SECRET: &str = "a-secret-of-server-and-worker";
 
-#[tokio::test]
-async fn streams_of_a_worker_elsewhere_are_played_through_the_server() {
-    let settings = [
-        ("LEASEHOLD_SESSIONS_WORKER", "false"),
-        ("LEASEHOLD_SESSIONS_WORKER_SECRET", SECRET),
-    ];
-    let api = Api::start(None, &settings).await;
-    let elsewhere = Dir::new("elsewhere");
-    let listen = format!("127.0.0.1:{}", port::free());
-    let url = format!("http://{listen}");
-    let program = api.worker_program(Some("tuner-1"));
-    let mut worker = program
-        .env("LEASEHOLD_DATA_DIR", elsewhere.join("data"))
-        .env("LEASEHOLD_SESSIONS_OUTPUT_DIR", elsewhere.join("streams"))
-        .env("LEASEHOLD_SESSIONS_WORKER_LISTEN", &listen)
-        .env("LEASEHOLD_SESSIONS_WORKER_URL", &url)
-        .env("LEASEHOLD_SESSIONS_WORKER_SECRET", SECRET)
-        .spawn();
-    worker.wait_for_line("takes sessions", SOON).await;
+/// A server, and a worker with its own folders.
+struct Pair {
+    api: Api,
+    worker: Child,
+    url: String,
+    _elsewhere: Dir,
+}
 
-    let id = api
-        .start_session("1:0:1:445D:453:1:C00000:0:0:0:", "low")
+impl Pair {
+    /// Starts both, each with settings of its own. `scheme` is how the worker serves.
+    async fn start(scheme: &str, server: &[(&str, &str)], worker: &[(&str, &str)]) -> Self {
+        let shared = [
+            ("LEASEHOLD_SESSIONS_WORKER", "false"),
+            ("LEASEHOLD_SESSIONS_WORKER_SECRET", SECRET),
+        ];
+        let api = Api::start(None, &[&shared[..], server].concat()).await;
+        let elsewhere = Dir::new("elsewhere");
+        let port = port::free();
+        let url = format!("{scheme}://localhost:{port}");
+        let mut program = api
+            .worker_program(Some("tuner-1"))
+            .env("LEASEHOLD_DATA_DIR", elsewhere.join("data"))
+            .env("LEASEHOLD_SESSIONS_OUTPUT_DIR", elsewhere.join("streams"))
+            .env(
+                "LEASEHOLD_SESSIONS_WORKER_LISTEN",
+                format!("127.0.0.1:{port}"),
+            )
+            .env("LEASEHOLD_SESSIONS_WORKER_URL", &url)
+            .env("LEASEHOLD_SESSIONS_WORKER_SECRET", SECRET);
+        for (name, value) in worker {
+            program = program.env(name, value);
+        }
+        let mut worker = program.spawn();
+        worker.wait_for_line("takes sessions", SOON).await;
+        Self {
+            api,
+            worker,
+            url,
+            _elsewhere: elsewhere,
+        }
+    }
+
+    /// A session that runs.
+    async fn session(&self) -> String {
+        let id = self
+            .api
+            .start_session("1:0:1:445D:453:1:C00000:0:0:0:", "low")
+            .await;
+        wait::until(3 * SOON, "the session runs", async || {
+            self.api.session(&id).await["state"] == "running"
+        })
         .await;
-    wait::until(3 * SOON, "the session runs", async || {
-        api.session(&id).await["state"] == "running"
-    })
-    .await;
-    let path = |file: &str| format!("/api/v3/sessions/{id}/hls/{file}");
-    let get = async |file: &str, token: Option<&str>| {
-        let mut request = api.http.get(format!("{}{}", api.url, path(file)));
+        id
+    }
+
+    /// A file of a session, asked for at the server.
+    async fn get(&self, id: &str, file: &str, token: Option<&str>) -> (u16, Vec<u8>) {
+        let url = format!("{}/api/v3/sessions/{id}/hls/{file}", self.api.url);
+        let mut request = self.api.http.get(url);
         if let Some(token) = token {
             request = request.bearer_auth(token);
         }
         let answer = request.send().await.unwrap();
-        (answer.status().as_u16(), answer.bytes().await.unwrap())
-    };
-    let (status, playlist) = get("index.m3u8", Some(&api.token)).await;
+        let status = answer.status().as_u16();
+        (status, answer.bytes().await.unwrap().to_vec())
+    }
+}
+
+#[tokio::test]
+async fn streams_of_a_worker_elsewhere_are_played_through_the_server() {
+    let mut pair = Pair::start("http", &[], &[]).await;
+    let id = pair.session().await;
+    let token = pair.api.token.clone();
+    let (status, playlist) = pair.get(&id, "index.m3u8", Some(&token)).await;
     let playlist = String::from_utf8_lossy(&playlist).into_owned();
     assert_eq!(status, 200, "{playlist}");
     assert!(playlist.starts_with("#EXTM3U"), "{playlist}");
@@ -51,7 +88,7 @@ async fn streams_of_a_worker_elsewhere_are_played_through_the_server() {
         .lines()
         .find(|line| line.rsplit_once('.').is_some_and(|(_, end)| end == "m4s"))
         .unwrap();
-    let (status, video) = get(segment, Some(&api.token)).await;
+    let (status, video) = pair.get(&id, segment, Some(&token)).await;
     assert_eq!(status, 200);
     // What ffmpeg wrote there: fragments of an MP4.
     assert!(
@@ -60,15 +97,17 @@ async fn streams_of_a_worker_elsewhere_are_played_through_the_server() {
         video.len()
     );
     assert!(
-        !api.dir.join("data/sessions").join(&id).exists(),
+        !pair.api.dir.join("data/sessions").join(&id).exists(),
         "it was not written here"
     );
 
     // Rights are checked at the server, names of files everywhere, and the worker wants its secret.
-    assert_eq!(get(segment, None).await.0, 401);
-    assert_eq!(get("nothing.m4s", Some(&api.token)).await.0, 404);
+    assert_eq!(pair.get(&id, segment, None).await.0, 401);
+    let (status, _) = pair.get(&id, "nothing.m4s", Some(&token)).await;
+    assert_eq!(status, 404);
     let at_worker = async |path: String, token: &str| {
-        let request = api.http.get(format!("{url}{path}")).bearer_auth(token);
+        let url = format!("{}{path}", pair.url);
+        let request = pair.api.http.get(url).bearer_auth(token);
         let answer = request.send().await.unwrap();
         (
             answer.status().as_u16(),
@@ -90,8 +129,68 @@ async fn streams_of_a_worker_elsewhere_are_played_through_the_server() {
     assert!(figures.contains("v3_worker_start_total"), "{figures}");
 
     // Without its worker, the server says so and goes on.
-    worker.kill9();
-    let (status, _) = get(segment, Some(&api.token)).await;
+    pair.worker.kill9();
+    let (status, _) = pair.get(&id, segment, Some(&token)).await;
     assert!(matches!(status, 404 | 410 | 503), "{status}");
-    assert_eq!(api.call("GET", "/api/v3/sessions", None).await.0, 200);
+    assert_eq!(pair.api.call("GET", "/api/v3/sessions", None).await.0, 200);
+}
+
+/// A certificate for `localhost`, in a folder, and the authority that issued it.
+fn issue(name: &str) -> (Dir, [String; 3]) {
+    let dir = Dir::new(name);
+    let issuer = Issuer::new();
+    let (certificate, key) = issuer.issue(&["localhost"]).write(dir.path()).unwrap();
+    let ca = dir.write("ca.pem", issuer.pem()).unwrap();
+    let files = [certificate, key, ca].map(|file| file.display().to_string());
+    (dir, files)
+}
+
+#[tokio::test]
+async fn streams_of_a_worker_elsewhere_are_fetched_over_https() {
+    let (_dir, [certificate, key, ca]) = issue("tls");
+    let trusts = [("LEASEHOLD_SESSIONS_WORKER_CA_FILE", ca.as_str())];
+    let serves = [
+        ("LEASEHOLD_TLS_CERTIFICATE", certificate.as_str()),
+        ("LEASEHOLD_TLS_KEY", key.as_str()),
+    ];
+    let pair = Pair::start("https", &trusts, &serves).await;
+    let id = pair.session().await;
+    let (status, playlist) = pair.get(&id, "index.m3u8", Some(&pair.api.token)).await;
+    let playlist = String::from_utf8_lossy(&playlist).into_owned();
+    assert_eq!(status, 200, "{playlist}");
+    assert!(playlist.starts_with("#EXTM3U"), "{playlist}");
+
+    // Everything there is encrypted, also for callers that would rather speak HTTP/2.
+    let authority = std::fs::read(&ca).unwrap();
+    let authority = reqwest::Certificate::from_pem(&authority).unwrap();
+    let client = reqwest::Client::builder().tls_certs_only([authority]);
+    let metrics = client.build().unwrap().get(format!("{}/metrics", pair.url));
+    let answer = metrics.send().await.unwrap();
+    assert_eq!(answer.status(), 200);
+    assert!(
+        answer
+            .text()
+            .await
+            .unwrap()
+            .contains("v3_worker_start_total")
+    );
+    let unencrypted = pair.url.replace("https://", "http://");
+    let answer = pair.api.http.get(format!("{unencrypted}/metrics")).send();
+    assert!(answer.await.is_err());
+}
+
+#[tokio::test]
+async fn a_worker_with_a_foreign_certificate_gets_no_secret_and_plays_nothing() {
+    let (_dir, [certificate, key, _]) = issue("tls");
+    let (_other, [_, _, ca]) = issue("other");
+    let trusts = [("LEASEHOLD_SESSIONS_WORKER_CA_FILE", ca.as_str())];
+    let serves = [
+        ("LEASEHOLD_TLS_CERTIFICATE", certificate.as_str()),
+        ("LEASEHOLD_TLS_KEY", key.as_str()),
+    ];
+    let pair = Pair::start("https", &trusts, &serves).await;
+    let id = pair.session().await;
+    let (status, answer) = pair.get(&id, "index.m3u8", Some(&pair.api.token)).await;
+    let answer = String::from_utf8_lossy(&answer).into_owned();
+    assert_eq!(status, 503, "{answer}");
 }
