@@ -21,8 +21,8 @@ section! {
     pub struct Limits {
         /// Renewals, heartbeats and releases at the same time.
         keeps: usize = 8192,
-        /// Acquires at the same time that do not wait: at most as many as `keeps`, so that whoever holds a
-        /// lease can always keep it. 0 grants nothing any more, while everything held can be kept.
+        /// Acquires at the same time that do not wait: at most as many as `keeps`, so that a holder
+        /// can always keep its lease. 0 grants nothing any more, while everything held can be kept.
         acquires: usize = 1024,
         /// Acquires that wait in a queue.
         waiters: usize = 16_384,

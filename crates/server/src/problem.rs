@@ -157,10 +157,14 @@ impl From<lease::Error> for Reject {
             lease::Error::Unsupported(what) => Self::new(Code::NotSupported, *what),
             lease::Error::Broken(_) => Self::new(Code::InternalError, "the store failed"),
         };
-        // What the log is told and what the caller is told are two things: the store's own words may
-        // name hosts and files.
-        if !error.has_no_side_effects() || error.is_retryable() {
-            tracing::warn!(%error, "the store failed");
+        // The log gets the store's own words; the caller does not, since they may name hosts and files.
+        match &error {
+            // For as long as it lasts every request has this answer; the first one is noticed elsewhere.
+            lease::Error::Unavailable(_) => tracing::debug!(%error, "the store failed"),
+            error if !error.has_no_side_effects() || error.is_retryable() => {
+                tracing::warn!(%error, "the store failed");
+            }
+            _ => {}
         }
         let mut fault = Fault::from(&error);
         if !matches!(

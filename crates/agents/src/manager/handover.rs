@@ -215,7 +215,7 @@ async fn give(
         }
         // It may have happened. The release, which names this lease's token, is safe in any case.
         Err(error) => {
-            tracing::warn!(camera, %error, "no answer to the commit of a hand-over");
+            tracing::info!(camera, %error, "no answer to the commit of a hand-over");
             Given::Moved
         }
     }

@@ -124,7 +124,7 @@ section! {
         peers: Words = Words::default(),
         /// How many cameras are connected per second, after a burst of as many.
         connects_per_second: u32 = 20,
-        /// How many cameras are given up at once when this manager is drained.
+        /// How many cameras are given up at the same time when this manager is drained.
         drain_batch: usize = 4,
         /// Report how busy this host is: while it is too busy for all of its cameras, it is given fewer. Switch
         /// it off where several managers share a host.

@@ -378,7 +378,7 @@ async fn scan(context: &Arc<Context>) {
         let page = match context.records.page(after).await {
             Ok(page) => page,
             Err(error) => {
-                tracing::warn!(%error, "cannot look through the sessions, trying again later");
+                tracing::info!(%error, "cannot look through the sessions, trying again later");
                 return;
             }
         };
@@ -398,7 +398,7 @@ async fn scan(context: &Arc<Context>) {
         }
     }
     if let Err(error) = end_expired(context).await {
-        tracing::warn!(%error, "cannot look for expired sessions, trying again later");
+        tracing::info!(%error, "cannot look for expired sessions, trying again later");
     }
     let in_use = |key: &Key| context.running().contains_key(key);
     let cleaned = recovery::remove_leftovers(
@@ -408,7 +408,7 @@ async fn scan(context: &Arc<Context>) {
         in_use,
     );
     if let Err(error) = cleaned.await {
-        tracing::warn!(%error, "cannot look for leftovers, trying again later");
+        tracing::info!(%error, "cannot look for leftovers, trying again later");
     }
 }
 

@@ -174,7 +174,7 @@ impl Task {
     /// Looks through all sessions: what events were missed, and what can be forgotten.
     async fn sweep(&self) {
         if let Err(error) = self.try_sweep().await {
-            tracing::warn!(%error, "cannot look through the sessions, trying again later");
+            tracing::info!(%error, "cannot look through the sessions, trying again later");
         }
     }
 
@@ -282,7 +282,7 @@ impl Task {
                 self.metrics.expired(previous);
             }
             Ok(Changed::Declined(_) | Changed::Missing) => {}
-            Err(error) => tracing::warn!(%key, %error, "cannot expire a session yet"),
+            Err(error) => tracing::info!(%key, %error, "cannot expire a session yet"),
         }
     }
 
@@ -300,7 +300,7 @@ impl Task {
                 tracing::warn!(%key, %worker, "session failed: its worker is gone");
             }
             Ok(Changed::Declined(_) | Changed::Missing) => {}
-            Err(error) => tracing::warn!(%key, %error, "cannot end a lost worker's session yet"),
+            Err(error) => tracing::info!(%key, %error, "cannot end a lost worker's session yet"),
         }
     }
 

@@ -88,7 +88,7 @@ impl Records {
         loop {
             match self.change(key, release, &mut edit).await {
                 Err(error) if error.is_retryable() => {
-                    tracing::warn!(%key, %error, "cannot change a session, trying again");
+                    tracing::info!(%key, %error, "cannot change a session, trying again");
                     backoff.pause(&*self.clock).await;
                 }
                 outcome => return outcome,

@@ -82,7 +82,7 @@ async fn try_to_give(shared: &Shared, target: &str, successor: Holder) -> Given 
         // It may have happened. Giving up what may still be ours is always safe: the release names
         // this lease's token and touches no other.
         Err(error) => {
-            tracing::warn!(instance = %shared.id, target, %error, "no answer to the commit of a hand-over");
+            tracing::info!(instance = %shared.id, target, %error, "no answer to the commit of a hand-over");
             // The successor may have it and work under it, also if the store forgets that.
             let until = shared.clock.boot().plus(options.lease_ttl_ms);
             shared.mirror().leave_alone(target, until);

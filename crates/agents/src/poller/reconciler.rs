@@ -298,7 +298,11 @@ impl Reconciler {
             }
             Err(error) => {
                 shared.note_look(Err(&error));
-                tracing::warn!(instance = %shared.id, %error, "discovery failed");
+                if self.failures == 0 {
+                    tracing::warn!(instance = %shared.id, %error, "discovery failed; trying again");
+                } else {
+                    tracing::debug!(instance = %shared.id, %error, "discovery failed again");
+                }
                 self.failed();
             }
         }

@@ -3,6 +3,7 @@
 
 use std::{
     collections::HashMap,
+    fmt,
     sync::{Arc, atomic::Ordering},
 };
 
@@ -167,18 +168,20 @@ async fn call(core: &Arc<Core>, holdings: &[Arc<Holding>], too_slow: u32) -> Out
     let renewed = match answer {
         Some(Ok(renewed)) => renewed,
         Some(Err(error)) => {
-            tracing::warn!(holder = %core.holder, %error, "a renewal failed; the leases stay valid until their deadlines");
             if planted(Bug::ErrorIsALoss) {
                 for holding in holdings {
                     core.lose(holding, Loss::Unknown);
                 }
             }
-            unsure(holdings);
+            unsure(core, holdings, &error);
             return Outcome::Failed;
         }
         None => {
-            tracing::warn!(holder = %core.holder, limit_ms, "a renewal had no answer; the leases stay valid until their deadlines");
-            unsure(holdings);
+            unsure(
+                core,
+                holdings,
+                &format_args!("no answer within {limit_ms} ms"),
+            );
             return Outcome::TooSlow;
         }
     };
@@ -205,8 +208,16 @@ async fn call(core: &Arc<Core>, holdings: &[Arc<Holding>], too_slow: u32) -> Out
     outcome
 }
 
-fn unsure(holdings: &[Arc<Holding>]) {
+/// Nothing is known about these: the first attempt that failed is a warning, the others are details.
+fn unsure(core: &Core, holdings: &[Arc<Holding>], reason: &dyn fmt::Display) {
+    let mut first = false;
     for holding in holdings {
-        holding.unsure();
+        first |= holding.unsure();
+    }
+    let (holder, leases) = (&core.holder, holdings.len());
+    if first {
+        tracing::warn!(%holder, leases, %reason, "renewal failed; leases stay valid until their deadlines");
+    } else {
+        tracing::debug!(%holder, leases, %reason, "renewal failed again");
     }
 }

@@ -144,12 +144,14 @@ impl Holding {
         self.publish(&mut inner, standing);
     }
 
-    /// A renewal failed or had no answer: nothing changes but what is known (L11).
-    pub fn unsure(&self) {
+    /// A renewal failed or had no answer: nothing changes but what is known (L11). True if this is
+    /// the first one since one succeeded.
+    pub fn unsure(&self) -> bool {
         let mut inner = self.lock();
-        inner.uncertain = true;
+        let first = !std::mem::replace(&mut inner.uncertain, true);
         let standing = inner.standing(self.clock.boot());
         self.publish(&mut inner, standing);
+        first
     }
 
     /// A definite end (L13): at once, whatever the policy. The first reason stays.

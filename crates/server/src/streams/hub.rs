@@ -214,7 +214,7 @@ async fn count(authority: &dyn Authority, metrics: &Metrics) {
     };
     match authority.leases(query).await {
         Ok(page) => metrics.set_live_leases(page.items.iter().map(|lease| &lease.key)),
-        Err(error) => tracing::warn!(%error, "live leases could not be counted"),
+        Err(error) => tracing::info!(%error, "live leases could not be counted"),
     }
 }
 

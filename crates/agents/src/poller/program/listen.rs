@@ -47,7 +47,7 @@ async fn nodes(program: &Program) -> Answer {
     let fleet = match timeout(PATIENCE, coordinator.fleet()).await {
         Ok(Ok(fleet)) => fleet,
         Ok(Err(error)) => {
-            tracing::warn!(%error, "the fleet cannot be shown");
+            tracing::info!(%error, "the fleet cannot be shown");
             return plain(StatusCode::SERVICE_UNAVAILABLE, "the store cannot say\n");
         }
         Err(_) => {

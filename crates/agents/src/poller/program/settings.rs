@@ -40,8 +40,8 @@ section! {
         /// Where results go: `stdout`, `http` with a `url`, `redis` with a `url` and a `channel`, a
         /// `stream`, or both.
         sinks: Vec<SinkSettings> = vec![SinkSettings::Stdout],
-        /// Where this instance serves `/metrics`, for Prometheus, and `/api/v1/nodes`, to whoever can reach
-        /// that address; nowhere by default.
+        /// Where this instance serves `/metrics`, for Prometheus, and `/api/v1/nodes`, without a credential;
+        /// nowhere by default.
         metrics_listen: Option<SocketAddr> = None,
         /// For tests only: allow intervals below 4s.
         #[serde(skip_serializing_if = "std::ops::Not::not")]

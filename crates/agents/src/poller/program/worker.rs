@@ -20,6 +20,8 @@ use crate::poller::{Target, Turn};
 const NOT_NOW: Duration = Duration::from_millis(50);
 /// The part of the time to the deadline that a poll may use: the rest is for its result.
 const POLL_SHARE: f64 = 0.8;
+/// Why a poll ended that neither failed nor succeeded.
+const BROKEN_OFF: &str = "broken off: the lease is over, or this instance stops";
 
 /// Polls at the target's interval. Ends when the target is no longer owned here.
 pub(super) async fn poll_while_owned(program: &Program, id: &str) {
@@ -92,7 +94,7 @@ impl Program {
             outcome = tokio::time::timeout(limit, poll.send(&self.client, validators)) => {
                 outcome.unwrap_or_else(|_| Err(format!("no answer within {} ms", limit.as_millis())))
             }
-            () = turn.lost() => Err("broken off: the lease is over, or this instance stops".to_owned()),
+            () = turn.lost() => Err(BROKEN_OFF.to_owned()),
         };
         let duration_ms = self.clock.boot().since(began);
         let success = outcome.as_ref().is_ok_and(|answer| {
@@ -108,7 +110,12 @@ impl Program {
             at.get(),
         );
         if let Err(error) = &outcome {
-            tracing::warn!(target = turn.target(), event = "poll_failed", reason = error, token = %turn.token(), probe, "poll failed");
+            let (target, token) = (turn.target(), turn.token());
+            if error == BROKEN_OFF || pace.failures() > 1 {
+                tracing::debug!(target, event = "poll_failed", reason = error, %token, probe, "poll failed");
+            } else {
+                tracing::warn!(target, event = "poll_failed", reason = error, %token, probe, "poll failed");
+            }
         }
         if !probe {
             let instance = self.coordinator.instance_id().as_str();
@@ -129,7 +136,7 @@ impl Program {
     async fn deliver(&self, turn: &Turn, report: &Report) {
         if !turn.is_current() {
             self.metrics.delivered("all", "stale");
-            tracing::warn!(target = turn.target(), event = "result_dropped", reason = "its lease is over", token = %turn.token(), "result dropped");
+            tracing::info!(target = turn.target(), event = "result_dropped", reason = "its lease is over", token = %turn.token(), "result dropped");
             return;
         }
         let deliveries = self.sinks.iter().map(|sink| async move {

@@ -9,6 +9,7 @@ mod life;
 mod many;
 mod outage;
 mod pause;
+mod quiet;
 mod race;
 mod source;
 mod week;
