@@ -50,8 +50,8 @@ Examples:
   leasehold restore /backup/monday
   leasehold restore /backup/monday --replace    # sets the store aside
 
-Whoever got a lease after the copy was made learns at its next renewal that it is lost. Start the
-server only when such holders have stopped: after the longest ttl, which is printed.")]
+A holder whose lease was granted after the copy was made learns at its next renewal that it is
+lost. Start the server only when such holders have stopped: after the longest ttl, which is printed.")]
 pub struct RestoreArguments {
     /// The folder with the copy
     #[arg(value_name = "DIR")]

@@ -54,10 +54,10 @@ pub struct Arguments {
     /// How many pictures of each camera to look at, per second
     #[arg(long, value_name = "NUMBER", default_value = "5", value_parser = frames_per_second)]
     fps: f64,
-    /// Begin a stream again after so many seconds without a picture
+    /// Restart a stream after this many seconds without a picture
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = clap::value_parser!(u64).range(1..=3600))]
     stall_seconds: u64,
-    /// Publish the state of a stream at least every so many seconds
+    /// Publish the state of a stream at least this often, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = clap::value_parser!(u64).range(1..=3600))]
     status_seconds: u64,
     /// Send a still of each camera every so many seconds, for whoever draws zones; 0 sends none

@@ -121,7 +121,7 @@ enum Verb {
     Target(target::Verb),
     Plan(plan::Arguments),
     Explain(explain::Arguments),
-    /// List, order and remove the hosts that work on cameras
+    /// List, cordon, drain and remove the hosts that process cameras
     #[command(subcommand)]
     Runner(runner::Verb),
     /// List, add, change, switch off and remove cameras
@@ -130,10 +130,10 @@ enum Verb {
     /// Move the cameras of a group of runners to another version, step by step, and back
     #[command(subcommand)]
     Deploy(deploy::Verb),
-    /// Acquire, keep, look at and end leases
+    /// Acquire, renew, show and end leases
     #[command(subcommand)]
     Lease(lease::Verb),
-    /// Make, list and revoke the credentials with which clients are let in
+    /// Create, list, rotate and revoke the credentials of clients
     #[command(subcommand, alias = "token")]
     Credential(token::Verb),
     Doctor(doctor::Arguments),
@@ -276,14 +276,12 @@ mod tests {
     #[test]
     fn examples_fit_on_a_line() {
         fn visit(command: &clap::Command, long: &mut Vec<String>) {
-            let help = command.get_after_help().map(ToString::to_string);
-            let help = help.unwrap_or_default();
-            let examples = help.lines().filter(|line| line.starts_with("  leasehold "));
-            long.extend(
-                examples
-                    .filter(|line| line.chars().count() > 76)
-                    .map(str::to_owned),
-            );
+            let pages = [command.get_after_help(), command.get_after_long_help()];
+            for help in pages.into_iter().flatten().map(ToString::to_string) {
+                let examples = help.lines().filter(|line| line.starts_with("  leasehold "));
+                let too_long = examples.filter(|line| line.chars().count() > 76);
+                long.extend(too_long.map(str::to_owned));
+            }
             command.get_subcommands().for_each(|verb| visit(verb, long));
         }
         let mut long = Vec::new();

@@ -52,14 +52,14 @@ _leasehold_values() {
 "#;
 
 /// Files are suggested only where there are no values.
-const FISH: &str = r#"
+const FISH: &str = r"
 function __leasehold_values
     string match -q -- '-*' (commandline -ct); and return 1
     set -g __leasehold_found (leasehold __complete (commandline -opc)[2..-1] (commandline -ct) 2>/dev/null)
     test (count $__leasehold_found) -gt 0
 end
 complete -c leasehold -n __leasehold_values -f -a '$__leasehold_found'
-"#;
+";
 
 /// What a flag of fish takes, if it is no file.
 const FISH_FLAG: &str = r" -f -a '(__leasehold_values; and printf %s\n $__leasehold_found)'";

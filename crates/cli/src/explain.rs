@@ -9,13 +9,13 @@ use crate::{
     print::{self, Format},
 };
 
-/// Show why a camera is where it is, and what speaks against each other runner
+/// Show why a camera is where it is, and why no other runner has it
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
-The runner that wants the camera most stands first; the first one without an obstacle and with room gets
-it, unless it stays where it is.
+The runner that should have the camera comes first; the first one without an obstacle and with room
+gets it, unless the camera stays where it is.
 
-What speaks against a runner:
+Why a runner does not get it:
   inactive          it sends no heartbeats
   cordoned          it may get nothing new
   draining          it gives up what it has
@@ -41,24 +41,24 @@ pub struct Arguments {
 /// Asks the server and shows what it says.
 pub async fn run(arguments: Arguments, config: Config) -> Outcome {
     let client = connect::client(&config)?;
-    let told = client
+    let answer = client
         .explain(&arguments.camera_uuid)
         .await
         .map_err(connect::refused)?;
     if arguments.format.json {
-        print::json(&told)?;
+        print::json(&answer)?;
         return Ok(ExitCode::SUCCESS);
     }
     let name = |runner: &Option<String>| runner.clone().unwrap_or_else(|| "nobody".to_owned());
     print::line(&format!(
         "{}: {} has it, {} should have it ({})",
-        told.camera_uuid,
-        name(&told.holder),
-        name(&told.assigned),
-        told.reason
+        answer.camera_uuid,
+        name(&answer.holder),
+        name(&answer.assigned),
+        answer.reason
     ))?;
     let mut rows = print::table(["RUNNER", "LOAD", "AGAINST IT"]);
-    for it in &told.candidates {
+    for it in &answer.candidates {
         let against = if it.obstacles.is_empty() {
             "-".to_owned()
         } else {

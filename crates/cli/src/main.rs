@@ -33,6 +33,7 @@ mod sessions;
 mod settings;
 mod target;
 mod token;
+mod waiting;
 mod worker;
 
 /// What one thread makes another frees: the request by the writer, its answer by whoever asked. The

@@ -9,14 +9,14 @@ use crate::{
     print,
 };
 
-/// Print the manual page, or write the pages of all verbs into a folder
+/// Print the manual page, or write the pages of all commands into a folder
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
   leasehold man | man -l -
   leasehold man --to /usr/local/share/man/man1")]
 pub struct Arguments {
-    /// Write a page per verb into this folder instead
+    /// Write a page per command into this folder instead
     #[arg(long, value_name = "DIR")]
     to: Option<PathBuf>,
 }

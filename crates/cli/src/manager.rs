@@ -71,7 +71,7 @@ pub struct Arguments {
     dry_run: bool,
 }
 
-/// Runs until it is told to stop.
+/// Runs until it is asked to stop.
 pub async fn run(arguments: Arguments, shared: &Shared) -> Outcome {
     let file = file(shared);
     let Loaded {

@@ -26,25 +26,25 @@ Examples:
   leasehold migrate --from embedded:/data --to postgres://db/lh
   leasehold migrate --from redis://cache --to postgres://db/lh --json
 
-Broken off in the middle? The same command again finishes it; with --abort it is called off, and the
-source can be served again. API keys that were made move with everything else.")]
+Interrupted? Run the same command again to finish it, or with --abort to abandon it and serve the
+source again. API keys move with everything else.")]
 pub struct Arguments {
-    /// Where everything is: embedded:DIR, postgres://…, redis://…
+    /// The store to move from: embedded:DIR, postgres://…, redis://…
     #[arg(long, value_name = "URL")]
     from: String,
-    /// Where everything is to be
+    /// The store to move to
     #[arg(long, value_name = "URL")]
     to: String,
-    /// Only look, and say what would be moved
+    /// Only show what would be moved
     #[arg(long)]
     dry_run: bool,
     /// Overwrite what the target holds of its own, unless a token would go back
     #[arg(long)]
     replace: bool,
-    /// Move although servers are at work on the source: from then on they refuse every change
+    /// Move although servers still use the source: from then on they refuse every change
     #[arg(long)]
     cut_off: bool,
-    /// Call an unfinished move off: empty the target and open the source again
+    /// Abandon an unfinished move: empty the target and unlock the source
     #[arg(long, conflicts_with_all = ["dry_run", "replace", "cut_off"])]
     abort: bool,
     #[command(flatten)]

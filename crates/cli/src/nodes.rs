@@ -35,7 +35,7 @@ pub struct Arguments {
     /// Where the state lives: redis://…, postgres://…, embedded:DIR [default: the server]
     #[arg(long, value_name = "URL", conflicts_with = "server")]
     store: Option<String>,
-    /// Go on showing, until Ctrl-C
+    /// Keep showing, until Ctrl-C
     #[arg(long)]
     watch: bool,
     #[command(flatten)]

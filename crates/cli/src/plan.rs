@@ -24,8 +24,8 @@ Why a camera moves:
   disabled      it is switched off
   parked        it failed on every runner, and is tried again later or when it is changed
 
-A camera that should go to nobody (-) finds no runner with room that may have it: `leasehold explain`
-tells what speaks against each.
+A camera that should go to nobody (-) finds no runner with room that may have it; `leasehold
+explain` shows why for each.
 
 Examples:
   leasehold plan acme north

@@ -17,7 +17,7 @@ use crate::{
 /// The first and the longest pause between attempts to reach the store, in ms.
 const PAUSE_MS: (u64, u64) = (100, 5_000);
 
-/// Poll targets, together with every other instance that does
+/// Poll targets, shared with all other instances
 ///
 /// Each target is polled by exactly one instance. An instance that starts gets its share, and one
 /// that ends leaves it to the others. What is polled, how often and where results go is in the

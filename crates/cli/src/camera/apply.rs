@@ -20,7 +20,7 @@ const AT_ONCE: usize = 8;
 /// More than ten thousand cameras with their zones.
 const MAX_BYTES: u64 = 64 * 1024 * 1024;
 
-/// Add and change cameras as a file says
+/// Add and change cameras from a file
 ///
 /// The file holds one camera, a list of them, several documents, or a list under `cameras`, as YAML or
 /// JSON. Fields that a document does not name stay as they are; `null` goes back to the default. Cameras
@@ -38,8 +38,8 @@ The smallest camera:
   tenant_id: acme
   site_id: north
 
-Everything is checked before the first change. A camera that fails does not stop the others; the exit
-code is 1 then.")]
+Everything is checked before the first change. A camera that fails does not stop the others;
+the exit code is 1 then.")]
 pub struct Arguments {
     /// The file; - is standard input
     #[arg(short, long, value_name = "FILE")]

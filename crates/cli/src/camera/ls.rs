@@ -25,7 +25,7 @@ Examples:
   leasehold camera ls acme north --yaml > cameras.yaml
   leasehold camera ls acme north --json | jq -r .camera_uuid
 
-Logins in addresses are shown only to a token with the scope credentials:read.")]
+Logins in addresses are shown only to a credential with the scope credentials:read.")]
 pub struct Arguments {
     /// The tenant
     #[arg(value_name = "TENANT")]

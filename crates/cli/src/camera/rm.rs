@@ -6,7 +6,7 @@ use leasehold_client::Client;
 
 use crate::{connect::refused, exit::Outcome, guard::Sure};
 
-/// Remove cameras with their configuration; whoever holds one loses it
+/// Remove cameras and their configuration; their holders lose them
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:

@@ -17,8 +17,8 @@ Examples:
   leasehold camera show front-door
   leasehold camera show front-door --json | jq .zones
 
-Who has it and why: `leasehold explain front-door`. The login in its address is shown only to a token
-with the scope credentials:read.")]
+Who has it and why: `leasehold explain front-door`. The login in its address is shown only to a
+credential with the scope credentials:read.")]
 pub struct Arguments {
     /// The camera
     #[arg(value_name = "CAMERA")]

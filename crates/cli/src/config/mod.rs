@@ -17,7 +17,7 @@ pub use origin::{Origin, Origins};
 pub use reference::reference;
 pub use sections::{Config, Log, LogFormat, Server};
 pub use sessions::Sessions;
-pub use timing::{check as check_timing, worst_case};
+pub use timing::{check as check_timing, parse_ttl, worst_case};
 
 use crate::exit::{Exit, Failure};
 

@@ -1,6 +1,7 @@
 //! Timing that cannot work is refused before anything starts, with what it would have led to.
 
 use lease::{Margin, Ttl};
+use leasehold_api::MAX_TTL_SECONDS;
 
 use super::{Config, Period, wrong};
 use crate::exit::Failure;
@@ -8,9 +9,27 @@ use crate::exit::Failure;
 /// How late an authority may notice that a lease lapsed (L12), for the worst case that is printed.
 const LATENESS_MS: u64 = 50;
 
+/// A ttl on the command line: what the HTTP interface takes, and nothing that lapses before its answer
+/// is there.
+pub fn parse_ttl(text: &str) -> Result<Period, String> {
+    let ttl = text
+        .parse::<Period>()
+        .map_err(|invalid| invalid.to_string())?;
+    within(ttl).map(|()| ttl)
+}
+
+fn within(ttl: Period) -> Result<(), String> {
+    if (1_000..=MAX_TTL_SECONDS * 1_000).contains(&ttl.millis()) {
+        return Ok(());
+    }
+    let most = Period::whole(MAX_TTL_SECONDS);
+    Err(format!("expected 1s to {most}"))
+}
+
 /// Checks how a key is to be owned.
 pub fn check(config: &Config) -> Result<(), Failure> {
     let lease = &config.lease;
+    within(lease.ttl).map_err(|expected| wrong(format!("lease.ttl {}: {expected}", lease.ttl)))?;
     let ttl = Ttl::from_millis(lease.ttl.millis()).map_err(wrong)?;
     let third = Period::from_millis(ttl.millis() / 3);
     if let Some(renew_every) = lease.renew_every {
@@ -88,6 +107,8 @@ mod tests {
         insta::assert_snapshot!(
             [
                 "{ttl: 0s}",
+                "{ttl: 1ms}",
+                "{ttl: 61m}",
                 "{ttl: 30s, renew_every: 11s}",
                 "{ttl: 30s, renew_every: 0s}",
                 "{ttl: 2s, margin: 1100ms}",

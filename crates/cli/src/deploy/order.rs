@@ -7,9 +7,9 @@ use leasehold_client::{Client, DeploymentOrder};
 use super::{Group, report};
 use crate::{connect::refused, exit::Outcome, print::Format};
 
-/// Shift nothing further
+/// Pause a deployment: move no more cameras
 ///
-/// What was shifted stays, and goes back by itself when it does not do well.
+/// Cameras that were moved stay, and go back by themselves if they do not work.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Example:
@@ -21,7 +21,7 @@ pub struct Pause {
     format: Format,
 }
 
-/// Shift cameras again
+/// Resume a deployment
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Example:
@@ -33,7 +33,7 @@ pub struct Resume {
     format: Format,
 }
 
-/// Give every camera back to the version before
+/// Move every camera back to the previous version
 ///
 /// Also after the deployment is done, while runners of that version are there.
 #[derive(clap::Args, Debug)]

@@ -12,15 +12,15 @@ use crate::{
     print::Format,
 };
 
-/// Begin to move the cameras of a group to runners of another version
+/// Start moving the cameras of a group to runners of another version
 ///
 /// A step of cameras is shifted, and the next one only when all shifted before are reported as working.
 /// When one fails on the new version, or does not work in time, or no runner of the new version is left,
 /// every camera goes back to the old version by itself.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
-Start the deployment first and the runners of the new version then: until they are there it waits, and
-they get only what is shifted to them.
+Start the deployment before the runners of the new version: it waits for them, and they get only
+the cameras that are moved to them.
 
 Examples:
   leasehold deploy start acme north default --to 2.1
@@ -34,7 +34,7 @@ pub struct Arguments {
     /// The version to move from [default: the one that most runners of the group have]
     #[arg(long, value_name = "VERSION")]
     from: Option<String>,
-    /// How many cameras are shifted at once
+    /// How many cameras move at the same time
     #[arg(long, value_name = "CAMERAS", default_value_t = 4)]
     step: u32,
     /// How many seconds shifted cameras may take until they work
@@ -43,7 +43,7 @@ pub struct Arguments {
     /// Wait until it is done; exit code 80 when it is rolled back
     #[arg(long)]
     wait: bool,
-    /// With --wait: give up after so many seconds, with exit code 75
+    /// With --wait: give up after this many seconds, with exit code 75
     #[arg(
         long,
         value_name = "SECONDS",

@@ -15,7 +15,7 @@ use crate::{
     print::{self, Format},
 };
 
-/// Check server, store, replicas, broker, clock, disk and files, and say what to do
+/// Check server, store, replicas, broker, clock, disk and files, with advice
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:

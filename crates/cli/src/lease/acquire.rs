@@ -10,10 +10,12 @@ use lease::{
 use leasehold_api::LeaseList;
 
 use crate::{
-    config::{Config, Period, check_timing},
+    config::{Config, Period, check_timing, parse_ttl},
+    connect,
     exit::{Exit, Failure, Outcome},
     holder,
     print::{self, Format},
+    waiting,
 };
 
 /// Acquire one key, all of several, or one of a pool
@@ -35,9 +37,9 @@ pub struct Arguments {
     #[arg(long)]
     any: bool,
     /// How long it lasts unless renewed [default: 30s]
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", value_parser = parse_ttl)]
     ttl: Option<Period>,
-    /// Wait in the queue for so long when somebody has it
+    /// Wait in the queue for up to this long if somebody has it
     #[arg(long, value_name = "TIME", default_value = "0s")]
     wait: Period,
     /// What happens while the holder cannot reach the server: fail_closed, hold:TIME or
@@ -50,10 +52,10 @@ pub struct Arguments {
     /// A fact that travels with the lease
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = parse_label)]
     labels: Vec<(String, String)>,
-    /// Refuse when the holder has so many leases of this kind already
+    /// Refuse if the holder already has this many leases of this kind
     #[arg(long, value_name = "COUNT")]
     limit: Option<u32>,
-    /// Take it even from a live holder, for this reason (needs an admin token)
+    /// Take it even from a live holder, for this reason (needs the scope leases:admin)
     #[arg(long, value_name = "REASON")]
     force: Option<String>,
     #[command(flatten)]
@@ -62,6 +64,7 @@ pub struct Arguments {
 
 /// Asks, and prints what was granted.
 pub async fn run(arguments: Arguments, config: &Config, authority: &dyn Authority) -> Outcome {
+    let server = connect::url(config);
     let mut config = config.clone();
     if let Some(ttl) = arguments.ttl {
         config.lease.ttl = ttl;
@@ -93,7 +96,9 @@ pub async fn run(arguments: Arguments, config: &Config, authority: &dyn Authorit
         )
     };
     request.validate()?;
-    match authority.acquire(request).await? {
+    let key = request.want.keys()[0].clone();
+    let acquired = authority.acquire(request);
+    match waiting::shown(authority, &key, &server, acquired).await? {
         Acquired::Granted { leases, .. } => {
             if arguments.format.json {
                 granted_json(&leases)?;

@@ -33,7 +33,7 @@ pub struct Arguments {
     /// Also the kinds that belong to the server's own agents: sessions, tuners, nodes, …
     #[arg(long)]
     all: bool,
-    /// At most so many
+    /// Show at most this many
     #[arg(long, value_name = "COUNT", default_value_t = PAGE)]
     limit: usize,
     #[command(flatten)]

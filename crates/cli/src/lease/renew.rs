@@ -6,7 +6,7 @@ use lease::{Authority, Key, Renew, Renewal, Renewals, Token, Ttl};
 
 use super::{held, parse_token};
 use crate::{
-    config::Period,
+    config::{Period, parse_ttl},
     exit::{Exit, Failure, Outcome},
     print::{self, Format},
 };
@@ -27,7 +27,7 @@ pub struct Arguments {
     #[arg(long, value_parser = parse_token)]
     token: Token,
     /// A new ttl from now on
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", value_parser = parse_ttl)]
     ttl: Option<Period>,
     #[command(flatten)]
     format: Format,

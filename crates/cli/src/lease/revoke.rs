@@ -10,9 +10,9 @@ use crate::{
     print::{self, Format},
 };
 
-/// Take a key away from its holder, with a reason (needs an admin token)
+/// Take a key away from its holder, with a reason (needs the scope leases:admin)
 ///
-/// The holder learns it at once and must stop.
+/// The holder is notified immediately and must stop.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Example:
@@ -21,7 +21,7 @@ pub struct Arguments {
     /// The key
     #[arg(value_name = "KIND:ID")]
     key: Key,
-    /// Why: the holder and the history are told
+    /// Why; the holder is notified, and the history keeps it
     #[arg(long)]
     reason: String,
     #[command(flatten)]

@@ -19,7 +19,7 @@ use crate::{
 Every change is sealed soon after it happened: digests of the records, chained to each other. A record \
 that was changed, removed, inserted or moved since contradicts them, and so does a history that was cut off.
 
-Whoever can rewrite the records and all the seals leaves no contradiction behind. Note the head that this \
+Somebody who can rewrite the records and all seals leaves no contradiction behind. Note the head that this \
 prints somewhere else, and give it with --head later: it pins everything before it.
 
 Examples:

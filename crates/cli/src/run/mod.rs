@@ -17,11 +17,12 @@ use tokio::net::TcpListener;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
-    config::{self, Config, Period, check_timing, wrong},
+    config::{self, Config, Period, check_timing, parse_ttl, wrong},
     connect,
     exit::{Exit, Failure, Outcome},
     holder,
     lease::{parse_label, parse_policy, refused},
+    waiting,
 };
 use plan::Plan;
 use signals::Signals;
@@ -33,53 +34,54 @@ const RETRY_MS: u64 = 200;
 
 /// Run a program only while this holder owns a key
 ///
-/// The lease is renewed while the program runs and released at once when it ends. When the lease
+/// The lease is renewed while the program runs and released immediately when it ends. When the lease
 /// cannot be kept, the program and everything it started is stopped before the lease runs out:
 /// SIGTERM first, SIGKILL in time. A guardian process of its own sees to that, so it also holds when
 /// `leasehold` itself is paused, hung or killed.
 ///
 /// The program finds the fencing token in LEASEHOLD_FENCE and the key in LEASEHOLD_KEY. It should
-/// send the token along with everything it writes elsewhere, so that receivers can refuse a late one.
+/// send the token along with everything it writes elsewhere, so that receivers can reject a stale holder.
 #[derive(clap::Args, Debug)]
 #[command(after_long_help = format!("\
 Examples:
   leasehold run job:nightly -- ./backup.sh
-  leasehold run --ttl 10s --wait 1m camera:front-door -- ffmpeg -i rtsp://… out.mp4
-  leasehold run --on-outage continue:10m --peer west:7421 feed:news -- ./feed
-  leasehold run --on-outage hold:5m site:7 -- sh -c 'echo \"writing as $LEASEHOLD_FENCE\"; exec worker'
+  leasehold run --wait 1m camera:7 -- ffmpeg -i rtsp://… out.mp4
+  leasehold run --on-outage continue:10m --peer west:7421 feed:a -- ./feed
+  leasehold run --on-outage hold:5m site:7 -- sh -c 'echo $LEASEHOLD_FENCE'
 
 Signals sent to leasehold (INT, TERM, HUP, QUIT, USR1, USR2) are passed on to the program. What the
 program leaves running in the background is ended with it.
 
-On a terminal, Ctrl-Z stops the program and brings the shell back; fg and bg continue it. Nothing renews the
-lease meanwhile: a program that is stopped until its deadline is ended then, and fg exits with 79. When the
-terminal hangs up, the program is ended and the lease released, unless leasehold was started with nohup.
+On a terminal, Ctrl-Z stops the program and returns to the shell; fg and bg continue it. Nothing
+renews the lease meanwhile: a program that is still stopped at its deadline is ended, and fg exits
+with 79. When the terminal hangs up, the program is ended and the lease released, unless leasehold
+was started with nohup.
 
 {}", Exit::HELP), after_help = "\
 Example:
   leasehold run --ttl 10s --wait 1m job:nightly -- ./backup.sh
 
-Leaves with the program's own code, 128+n for signal n, 75 when somebody else has the key, 79 when the
-lease was lost; --help tells more.")]
+Exits with the program's own code, 128+n for signal n, 75 if somebody else has the key, or 79 if
+the lease was lost; see --help.")]
 pub struct Arguments {
     /// What to own
     #[arg(value_name = "KIND:ID")]
     key: Key,
     /// How long the lease lasts unless renewed [default: 30s]
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", value_parser = parse_ttl)]
     ttl: Option<Period>,
-    /// Wait in the queue for so long when somebody has the key, or the server is away
+    /// Wait up to this long if somebody has the key or the server cannot be reached
     #[arg(long, value_name = "TIME", default_value = "0s")]
     wait: Period,
     /// What happens while the server cannot be reached: fail_closed (stop in time), hold:TIME (go on
-    /// for so long, nobody else gets the key) or continue:TIME (go on, though another may get it)
+    /// for that long; nobody else gets the key) or continue:TIME (go on, though another may get it)
     #[arg(long, value_name = "POLICY", value_parser = parse_policy, default_value = "fail_closed")]
     on_outage: OnOutage,
     /// Another holder, HOST:PORT, that answers with --peer-listen: asked before `continue` goes on.
     /// One that reaches the server shows that this holder is the one cut off, and stops it
     #[arg(long = "peer", value_name = "ADDR")]
     peers: Vec<String>,
-    /// Tell other holders at this address whether the server can be reached from here
+    /// Answer other holders, at this address, whether this one reaches the server
     #[arg(long, value_name = "ADDR")]
     peer_listen: Option<SocketAddr>,
     /// The holder's name [default: cli@HOST]
@@ -119,13 +121,15 @@ pub async fn run(arguments: Arguments, mut config: Config) -> Outcome {
         .map_err(|error| Failure::new(Exit::Supervision, format!("cannot supervise: {error}")))?;
     let mut signals = Signals::listen()?;
     let authority = connect::authority(&config)?;
-    let _door = match config.lease.peer_listen {
+    let _peers = match config.lease.peer_listen {
         Some(address) => Some(answer(address, authority.clone()).await?),
         None => None,
     };
-    let keeper = keeper(&arguments, &config, authority)?;
+    let keeper = keeper(&arguments, &config, authority.clone())?;
+    let server = connect::url(&config);
+    let acquired = acquire(&arguments, &config, &keeper);
     let guard = tokio::select! {
-        acquired = acquire(&arguments, &config, &keeper) => acquired?,
+        acquired = waiting::shown(&*authority, &arguments.key, &server, acquired) => acquired?,
         signal = signals.next_to_pass_on() => {
             stop(keeper).await;
             return Ok(ExitCode::from(supervise::End::Signal(signal).shell_code()));

@@ -10,7 +10,7 @@ use crate::{
     print::{self, Format},
 };
 
-/// List runners: what they have, what they may have, when they were last heard of
+/// List runners: what they have, what they may have, when they were last seen
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Status:

@@ -60,7 +60,7 @@ pub struct Drain {
     /// Wait until the runners have no cameras
     #[arg(long)]
     wait: bool,
-    /// With --wait: give up after so many seconds, with exit code 75
+    /// With --wait: give up after this many seconds, with exit code 75
     #[arg(long, value_name = "SECONDS", default_value_t = 600, requires = "wait")]
     timeout: u64,
     #[command(flatten)]

@@ -13,19 +13,19 @@ use crate::{
 
 /// Remove a runner from the list
 ///
-/// One that is still there is refused: drain it first, or say --force, and its cameras are free
+/// A runner that is alive is refused: drain it first, or use --force, which frees its cameras
 /// immediately.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
   leasehold runner rm edge-1
   leasehold runner rm edge-1 --yes
-  leasehold runner rm edge-1 --force --yes      # it is still there")]
+  leasehold runner rm edge-1 --force --yes      # it is still alive")]
 pub struct Arguments {
     /// The runner, or TENANT/RUNNER where two tenants have one of this name
     #[arg(value_name = "RUNNER")]
     runner_id: String,
-    /// Remove it although it is still there, or has cameras
+    /// Remove it even if it is alive or has cameras
     #[arg(long)]
     force: bool,
     #[command(flatten)]

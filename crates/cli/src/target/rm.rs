@@ -7,7 +7,7 @@ use lease::Authority;
 use super::{Place, change, unknown};
 use crate::exit::Outcome;
 
-/// Remove targets; whoever polls them stops
+/// Remove targets; nobody polls them any more
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:

@@ -12,7 +12,7 @@ use crate::{
     print::{self, Format},
 };
 
-/// Make a credential; it is shown this once and stored hashed
+/// Create a credential; the secret is shown once and stored hashed
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -31,7 +31,7 @@ pub struct Arguments {
     /// The only tenant it may see
     #[arg(long)]
     tenant: Option<String>,
-    /// How long it is let in, such as 12h or 30d [default: for ever]
+    /// How long it is valid, such as 12h or 30d [default: no expiry]
     #[arg(long, value_name = "TIME")]
     expires: Option<Period>,
     #[command(flatten)]

@@ -8,7 +8,7 @@ use crate::{
     print::{self, Format},
 };
 
-/// List credentials; the secrets are not known
+/// List credentials, without their secrets
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Example:

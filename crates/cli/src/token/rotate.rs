@@ -13,7 +13,7 @@ pub struct Arguments {
     /// Its name or id, from `leasehold credential ls`
     #[arg(value_name = "NAME")]
     id: String,
-    /// How long the secret before is let in beside the new one
+    /// How long the old secret stays valid beside the new one
     #[arg(long, value_name = "TIME", default_value = "0s")]
     grace: Period,
     #[command(flatten)]

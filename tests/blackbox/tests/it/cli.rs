@@ -314,6 +314,9 @@ async fn wrong_words_are_refused_with_what_was_expected() {
             vec!["run", "a:b", "--on-outage", "panic", "--", "true"],
             "fail_closed",
         ),
+        // As over HTTP: no lease that would lapse before its answer is there.
+        (vec!["lease", "acquire", "a:b", "--ttl", "1ms"], "1s to 1h"),
+        (vec!["run", "a:b", "--ttl", "61m", "--", "true"], "1s to 1h"),
         (vec!["run", "a:b"], "CMD"),
         (
             vec!["lease", "release", "a:b", "--token", "x"],

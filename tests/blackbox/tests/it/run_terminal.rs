@@ -262,7 +262,7 @@ async fn under_nohup_a_program_outlives_its_terminal() {
     let mut terminal = Terminal::open(&server, SHELLS[0]);
     terminal.types("cd \"$LEASEHOLD_DATA_DIR\"; trap '' HUP\n");
     let script = "exec sleep 1000";
-    let program = terminal.run("--ttl 900ms", script, " &").await;
+    let program = terminal.run("--ttl 1s", script, " &").await;
     terminal.types("trap - HUP\n");
     terminal.answers().await;
     terminal.keyboard = None;
@@ -271,4 +271,43 @@ async fn under_nohup_a_program_outlives_its_terminal() {
     tokio::time::sleep(Duration::from_millis(3_500)).await;
     assert!(state(program).is_some());
     assert!(is_held(&server).await);
+}
+
+#[tokio::test]
+async fn what_is_waited_for_is_shown_on_a_terminal() {
+    let mut server = Server::start().await;
+    let granted = server
+        .json(&[
+            "lease", "acquire", "job:tty", "--holder", "night", "--ttl", "1h", "--json",
+        ])
+        .await;
+    let token = granted["token"].to_string();
+    let mut terminal = Terminal::open(&server, SHELLS[0]);
+    terminal.types("\"$LEASEHOLD\" run --wait 5m job:tty -- echo it-r''uns\n");
+    terminal.shows("waiting for job:tty, held by night").await;
+    let ran = server
+        .run(&["lease", "release", "job:tty", "--token", &token])
+        .await;
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    terminal.shows("it-runs").await;
+    terminal.answers().await;
+
+    // Nobody answers, and the reader sees who.
+    server.child.kill9();
+    terminal.types("\"$LEASEHOLD\" run --wait 5m job:tty -- true\n");
+    let line = terminal.shows("waiting for job:tty: no answer from").await;
+    assert!(line.contains(&server.address.to_string()), "{line}");
+    terminal.types(CTRL_C);
+    terminal.answers().await;
+
+    // Elsewhere nothing is written that nobody would read.
+    server.restart().await;
+    server
+        .json(&["lease", "acquire", "job:pipe", "--ttl", "1h", "--json"])
+        .await;
+    let ran = server
+        .run(&["lease", "acquire", "job:pipe", "--wait", "2s"])
+        .await;
+    assert_eq!(ran.code, 75);
+    assert!(!ran.stderr.contains("waiting"), "{}", ran.stderr);
 }
