@@ -1,6 +1,6 @@
 # `make` alone explains itself.
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo quick test soak fuzz mutants lint fmt docs bench bench-quick bench-parts bench-instructions ui ui-check ui-test
+.PHONY: help setup run demo quick test soak fuzz mutants lint macos-check fmt docs bench bench-quick bench-parts bench-instructions ui ui-check ui-test
 
 # One build of everything that tests need: a binary built by itself would be built with other features
 # of its libraries, and those again.
@@ -74,11 +74,15 @@ mutants: ## plant bugs everywhere, one at a time, and print which test notices e
 	@scripts/setup nextest
 	scripts/mutants
 
-lint: ## format and lints, without running anything
+lint: ## format, lints and packages, without running anything
 	@scripts/setup lint
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	scripts/lua-check
+	scripts/package-check
+
+macos-check: ## check that the clock and the client compile for macOS, without its SDK
+	scripts/macos-check
 
 fmt: ## format the code
 	cargo fmt --all

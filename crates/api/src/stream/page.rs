@@ -1,7 +1,7 @@
 //! The page on the stream, held against the code: each type of frame has an example there in both
 //! encodings, and they are what is sent.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, fs, sync::LazyLock};
 
 use ::lease::Holder;
 
@@ -10,7 +10,11 @@ use super::{
     frame::{Batch, DOWN, Frame, Payload, UP, Unread, read_down, read_up},
 };
 
-const PAGE: &str = include_str!("../../../../docs/stream.md");
+/// Beside the crate, and no part of its package.
+static PAGE: LazyLock<String> = LazyLock::new(|| {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/stream.md");
+    fs::read_to_string(path).expect("the page")
+});
 
 /// The examples of one direction: readable, and binary.
 fn examples(direction: &str) -> Vec<(String, Vec<u8>)> {

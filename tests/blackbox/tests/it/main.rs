@@ -29,6 +29,7 @@ mod serve_crash;
 mod serve_outage;
 mod serve_tls;
 mod sessions;
+mod setup;
 mod tour;
 
 use leasehold_blackbox::cli_support;
