@@ -295,7 +295,7 @@ impl Process {
         if self.ordered != Some(moments) {
             self.ordered = Some(moments);
             if self.child.deadline(moments.0, moments.1).is_err() {
-                tracing::warn!(worker = self.id, "the guardian takes no orders; killed");
+                tracing::info!(worker = self.id, "the guardian takes no orders; killed");
                 self.child.kill_by_hand();
             }
         }

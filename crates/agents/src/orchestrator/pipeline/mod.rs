@@ -163,10 +163,8 @@ impl Pipeline {
         if let Source::Child(child) = &self.source {
             let ask_at = deadline.get().saturating_sub(self.stop_limit_ms);
             if child.deadline(BootMillis::new(ask_at), deadline).is_err() {
-                tracing::warn!(
-                    session = self.session,
-                    "the pipeline's guardian takes no orders"
-                );
+                // It is gone, and its child with it: that is noticed, and reported, as an end.
+                tracing::debug!(session = self.session, "the guardian takes no orders");
             }
         }
     }
