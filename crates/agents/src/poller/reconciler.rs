@@ -117,6 +117,8 @@ struct Reconciler {
     discovery_from: BootMillis,
     retries: Backoff,
     resync: bool,
+    /// Whether the last discovery failed.
+    failing: bool,
 }
 
 impl Reconciler {
@@ -138,6 +140,7 @@ impl Reconciler {
             discovery_from: now,
             retries: Backoff::new(RETRY_MS.0, RETRY_MS.1),
             resync: false,
+            failing: false,
         }
     }
 
@@ -287,6 +290,7 @@ impl Reconciler {
                 shared.note_look(Ok(()));
                 shared.log_renewals();
                 self.resync = false;
+                self.failing = false;
                 self.retries.reset();
                 let now = shared.clock.boot();
                 if everything {
@@ -298,10 +302,10 @@ impl Reconciler {
             }
             Err(error) => {
                 shared.note_look(Err(&error));
-                if self.failures == 0 {
-                    tracing::warn!(instance = %shared.id, %error, "discovery failed; trying again");
-                } else {
+                if std::mem::replace(&mut self.failing, true) {
                     tracing::debug!(instance = %shared.id, %error, "discovery failed again");
+                } else {
+                    tracing::warn!(instance = %shared.id, %error, "discovery failed; trying again");
                 }
                 self.failed();
             }
