@@ -4,6 +4,7 @@
 use std::{fmt, process::ExitCode};
 
 use leasehold_api::Code;
+use leasehold_client::documents::Contended;
 
 /// Why the binary ended. The numbers follow `sysexits.h` where it has a word for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -161,6 +162,12 @@ fn unreachable_hint(error: &lease::Error) -> &'static str {
         "the server's certificate is not trusted here: name its authority with --ca-file"
     } else {
         "is the server running (`leasehold serve`), and is --server right? `leasehold doctor` looks"
+    }
+}
+
+impl From<Contended> for Failure {
+    fn from(contended: Contended) -> Self {
+        Self::new(Exit::Failed, contended)
     }
 }
 

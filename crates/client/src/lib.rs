@@ -47,6 +47,7 @@ mod client;
 pub mod control_plane;
 mod convert;
 mod credentials;
+pub mod documents;
 mod error;
 mod follower;
 pub mod keeper;

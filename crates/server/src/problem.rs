@@ -4,6 +4,7 @@
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
 use leasehold_api::{Code, FieldError, Loss, Problem, ProblemHolder, Seconds, authority::Fault};
+use leasehold_client::documents::Contended;
 
 /// How soon a caller should try again when the store or the server is at its limits.
 pub(crate) const RETRY_SOON: Seconds = Seconds::whole(1);
@@ -136,6 +137,12 @@ impl From<Problem> for Reject {
 impl From<lease::Invalid> for Reject {
     fn from(invalid: lease::Invalid) -> Self {
         Self::field(invalid.field, invalid.expected)
+    }
+}
+
+impl From<Contended> for Reject {
+    fn from(contended: Contended) -> Self {
+        Self::new(Code::Overloaded, contended.to_string()).retry_after(RETRY_SOON)
     }
 }
 

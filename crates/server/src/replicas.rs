@@ -3,11 +3,10 @@
 //! that died stays for a while, so that people see that one is missing.
 
 use lease::{
-    Authority, Departure, Error, Holder, Key, LeaseQuery, REPLICA, RecordQuery, Transaction, Ttl,
-    UnixMillis,
+    Authority, Departure, Error, Holder, Key, LeaseQuery, REPLICA, Transaction, Ttl, UnixMillis,
 };
 use leasehold_api::overview::{Replica, ReplicaStatus};
-use leasehold_client::{Announced, Keeper, Presence, keeper};
+use leasehold_client::{Announced, Keeper, Presence, documents::Pages, keeper};
 use leasehold_clock::Ticks;
 use serde::{Deserialize, Serialize};
 
@@ -233,14 +232,8 @@ async fn forget(authority: &dyn Authority, found: &Found<Announcement>) -> Resul
 
 /// The records of all replicas. One of another version that cannot be read is left out.
 async fn records(authority: &dyn Authority) -> Result<Vec<Found<Announcement>>, Reject> {
-    let query = RecordQuery {
-        kind: REPLICA.to_owned(),
-        prefix: String::new(),
-        after: None,
-        limit: MAX_LISTED,
-    };
-    let page = authority.records(query).await?;
-    let found = page.items.into_iter().map(store::read);
+    let records = Pages::new(authority, REPLICA, "").all(MAX_LISTED).await?;
+    let found = records.into_iter().map(store::read);
     Ok(found.filter_map(Result::ok).collect())
 }
 

@@ -373,17 +373,17 @@ impl Drop for Place {
 
 /// Every session as it is now: what an event would have said.
 async fn scan(context: &Arc<Context>) {
-    let mut after = None;
+    let mut pages = context.records.pages();
     loop {
-        let page = match context.records.page(after).await {
-            Ok(page) => page,
+        let page = match pages.next().await {
+            Ok(Some(page)) => page,
+            Ok(None) => break,
             Err(error) => {
                 tracing::info!(%error, "cannot look through the sessions, trying again later");
                 return;
             }
         };
-        after = page.items.last().map(|record| record.key.id().to_owned());
-        for record in &page.items {
+        for record in &page {
             let Ok(session) = Session::from_record(record) else {
                 continue;
             };
@@ -392,9 +392,6 @@ async fn scan(context: &Arc<Context>) {
             } else {
                 consider(context, &record.key, session.state);
             }
-        }
-        if !page.more {
-            break;
         }
     }
     if let Err(error) = end_expired(context).await {

@@ -183,11 +183,9 @@ impl Task {
         let mut counts = [0; State::ALL.len()];
         let mut suspects = Vec::new();
         let mut old = Vec::new();
-        let mut after = None;
-        loop {
-            let page = self.records.page(after).await?;
-            after = page.items.last().map(|record| record.key.id().to_owned());
-            for record in page.items {
+        let mut pages = self.records.pages();
+        while let Some(page) = pages.next().await? {
+            for record in page {
                 let Ok(session) = Session::from_record(&record) else {
                     tracing::warn!(key = %record.key, "not a session; left alone");
                     continue;
@@ -205,9 +203,6 @@ impl Task {
                 self.forget(batch).await?;
             }
             old.clear();
-            if !page.more {
-                break;
-            }
         }
         for (state, count) in State::ALL.into_iter().zip(counts) {
             self.metrics.counted(state, count);

@@ -4,14 +4,10 @@
 use std::sync::Arc;
 
 use lease::{
-    Authority, Clock, Committed, Error, Key, LeaseRef, Page, Record, RecordQuery,
+    Authority, Clock, Error, Key, LeaseRef, Record,
     session::{self, Session},
 };
-
-/// How many sessions are read at once.
-const PAGE: usize = 1000;
-/// How often a change is tried again because somebody else was faster.
-const CONFLICTS: usize = 16;
+use leasehold_client::documents::{self, Attempts, Pages};
 
 /// Access to the session records.
 #[derive(Clone)]
@@ -48,7 +44,9 @@ impl Records {
         release: &[LeaseRef],
         mut edit: impl FnMut(&mut Session, lease::UnixMillis) -> bool,
     ) -> Result<Changed, Error> {
-        for _ in 0..CONFLICTS {
+        let mut attempts = Attempts::default();
+        loop {
+            attempts.next().await?;
             let Some((before, record)) = self.read(key).await? else {
                 return Ok(Changed::Missing);
             };
@@ -64,17 +62,10 @@ impl Records {
                 let own = self.authority.lease(key.clone()).await?;
                 transaction.release.extend(own.as_ref().map(LeaseRef::from));
             }
-            match self.authority.commit(transaction).await? {
-                Committed::Done { .. } => return Ok(Changed::Done(session)),
-                Committed::Conflict { .. } => {}
-                Committed::Refused(_) => {
-                    return Err(Error::Broken("a change without a grant was refused".into()));
-                }
+            if documents::committed(&*self.authority, transaction).await? {
+                return Ok(Changed::Done(session));
             }
         }
-        Err(Error::Unavailable(
-            "too many others change this session".into(),
-        ))
     }
 
     /// As [`Records::change`], again and again while the authority is out of reach.
@@ -97,14 +88,7 @@ impl Records {
     }
 
     /// Every session there is, a page at a time.
-    pub async fn page(&self, after: Option<String>) -> Result<Page<Record>, Error> {
-        self.authority
-            .records(RecordQuery {
-                kind: session::KIND.into(),
-                prefix: String::new(),
-                after,
-                limit: PAGE,
-            })
-            .await
+    pub fn pages(&self) -> Pages<'_> {
+        Pages::new(&*self.authority, session::KIND, "")
     }
 }

@@ -39,11 +39,9 @@ async fn attempt(
     own: &Mark,
 ) -> Result<(), Error> {
     // Sessions first: once the leases are free, somebody else may start the same channel.
-    let mut after = None;
-    loop {
-        let page = records.page(after).await?;
-        after = page.items.last().map(|record| record.key.id().to_owned());
-        for record in &page.items {
+    let mut pages = records.pages();
+    while let Some(page) = pages.next().await? {
+        for record in &page {
             let Ok(session) = Session::from_record(record) else {
                 continue;
             };
@@ -60,9 +58,6 @@ async fn attempt(
                     session.become_state(State::Failed, Reason::WorkerLost, now)
                 })
                 .await?;
-        }
-        if !page.more {
-            break;
         }
     }
     let released = records

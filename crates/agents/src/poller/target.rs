@@ -2,11 +2,10 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use lease::{Authority, Error, Key, Record, RecordQuery, polling::TARGET};
+use lease::{Authority, Error, Key, Record, polling::TARGET};
+use leasehold_client::documents::Pages;
 use serde_json::Value;
 
-/// How many targets one page of a list holds.
-const PAGE: usize = 1_000;
 /// The largest file of targets that is read.
 const FILE_BYTES: u64 = 64 * 1024 * 1024;
 
@@ -112,21 +111,11 @@ impl Targets {
 
 async fn from_store(authority: &dyn Authority) -> Result<Vec<Target>, Error> {
     let mut targets = Vec::new();
-    let mut after = None;
-    loop {
-        let query = RecordQuery {
-            kind: TARGET.to_owned(),
-            prefix: String::new(),
-            after,
-            limit: PAGE,
-        };
-        let page = authority.records(query).await?;
-        targets.extend(page.items.iter().filter_map(sensible));
-        after = page.items.last().map(|record| record.key.id().to_owned());
-        if !page.more || after.is_none() {
-            return Ok(targets);
-        }
+    let mut pages = Pages::new(authority, TARGET, "");
+    while let Some(page) = pages.next().await? {
+        targets.extend(page.iter().filter_map(sensible));
     }
+    Ok(targets)
 }
 
 /// The target in a record, unless it makes no sense.

@@ -2,8 +2,9 @@
 
 use std::{process::ExitCode, sync::Arc};
 
-use lease::{Authority, RecordQuery, polling::TARGET};
+use lease::{Authority, polling::TARGET};
 use leasehold_api::TargetList;
+use leasehold_client::documents::Pages;
 use serde_json::{Map, Value};
 
 use super::{Place, fields};
@@ -11,9 +12,6 @@ use crate::{
     exit::Outcome,
     print::{self, Format},
 };
-
-/// How many targets are read at a time.
-const PAGE: usize = 1_000;
 
 /// List the targets
 #[derive(clap::Args, Debug)]
@@ -36,24 +34,13 @@ pub struct Arguments {
 /// Reads and shows them.
 pub async fn run(arguments: Arguments, authority: &Arc<dyn Authority>) -> Outcome {
     let mut targets: Vec<Map<String, Value>> = Vec::new();
-    let mut after = None;
-    loop {
-        let query = RecordQuery {
-            kind: TARGET.to_owned(),
-            prefix: arguments.prefix.clone(),
-            after,
-            limit: PAGE,
-        };
-        let page = authority.records(query).await?;
-        targets.extend(page.items.iter().map(|record| {
+    let mut pages = Pages::new(&**authority, TARGET, arguments.prefix.as_str());
+    while let Some(page) = pages.next().await? {
+        targets.extend(page.iter().map(|record| {
             let mut fields = fields(record);
             fields.insert("id".to_owned(), record.key.id().into());
             fields
         }));
-        after = page.items.last().map(|record| record.key.id().to_owned());
-        if !page.more || after.is_none() {
-            break;
-        }
     }
     if arguments.format.json {
         print::json(&TargetList {

@@ -8,7 +8,8 @@ mod state;
 use std::sync::Arc;
 
 use clap::Subcommand;
-use lease::{Authority, Committed, Expect, Record, Transaction, Write, polling};
+use lease::{Authority, Record, polling};
+use leasehold_client::documents::{self, Edit};
 use serde_json::{Map, Value};
 
 use crate::{
@@ -16,9 +17,6 @@ use crate::{
     exit::{Exit, Failure, Outcome},
     poll,
 };
-
-/// How often a change is tried again when others change the same target.
-const ATTEMPTS: usize = 8;
 
 /// The verbs of `leasehold target`.
 #[derive(Subcommand, Debug)]
@@ -81,30 +79,14 @@ async fn change(
     become_of: impl Fn(Option<Map<String, Value>>) -> Result<Option<Map<String, Value>>, Failure>,
 ) -> Result<(), Failure> {
     let key = polling::target_key(id)?;
-    for _ in 0..ATTEMPTS {
-        let found = authority.record(key.clone()).await?;
-        let after = become_of(found.as_ref().map(fields))?;
-        let text = after
-            .map(|fields| polling::target_document(id, fields))
-            .transpose()?;
-        let transaction = Transaction {
-            expect: vec![Expect {
-                key: key.clone(),
-                revision: found.map(|record| record.revision),
-            }],
-            writes: vec![Write {
-                key: key.clone(),
-                value: text.map(Into::into),
-                note: Some(note.into()),
-            }],
-            ..Transaction::default()
-        };
-        if let Committed::Done { .. } = authority.commit(transaction).await? {
-            return Ok(());
-        }
-    }
-    Err(Failure::new(
-        Exit::Failed,
-        format!("others change {id} all the time; nothing happened"),
-    ))
+    documents::change(&**authority, &key, |found| {
+        Ok(match become_of(found.as_ref().map(fields))? {
+            Some(fields) => {
+                let text = polling::target_document(id, fields)?;
+                Edit::Put(text.into(), note.into(), ())
+            }
+            None => Edit::Remove(note.into(), ()),
+        })
+    })
+    .await
 }

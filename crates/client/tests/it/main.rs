@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod conformance;
+mod documents;
 mod examples;
 mod faulty;
 mod grace;

@@ -1,6 +1,7 @@
 //! Why credentials could not be used.
 
 use leasehold_api::Code;
+use leasehold_client::documents::Contended;
 
 use crate::Reject;
 
@@ -30,8 +31,8 @@ pub enum Error {
     #[error(transparent)]
     Store(#[from] lease::Error),
     /// Too many others changed the same.
-    #[error("too many change this credential at the same time; nothing happened")]
-    Contended,
+    #[error(transparent)]
+    Contended(#[from] Contended),
     /// There are as many credentials as there may be.
     #[error("there are {0} credentials already: revoke some")]
     Full(usize),
@@ -41,8 +42,7 @@ impl From<Error> for Reject {
     fn from(error: Error) -> Self {
         match error {
             Error::Store(error) => Self::from(error),
-            Error::Contended => Self::new(Code::Overloaded, error.to_string())
-                .retry_after(crate::problem::RETRY_SOON),
+            Error::Contended(contended) => Self::from(contended),
             Error::Full(_) => Self::new(Code::AlreadyExists, error.to_string()),
             Error::Invalid { .. } | Error::Io { .. } | Error::None => {
                 tracing::error!(%error, "credentials cannot be used");

@@ -2,11 +2,9 @@
 
 use std::sync::Arc;
 
-use lease::{
-    Authority, CREDENTIAL, Committed, Expect, Key, LOGIN, Record, RecordQuery, Revision,
-    Transaction, UnixMillis, Write,
-};
+use lease::{Authority, CREDENTIAL, Key, LOGIN, Record, Transaction, UnixMillis, Write};
 use leasehold_api::Time;
+use leasehold_client::documents::{self, Contended, Edit, Pages};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -18,10 +16,6 @@ use super::{
 
 /// How many credentials a store may have, those that were revoked included.
 const MAX_CREDENTIALS: usize = 10_000;
-/// How often a change is tried when others change the same.
-const ATTEMPTS: usize = 8;
-/// How many records one page has.
-const PAGE: usize = 1_000;
 /// How many records are removed in one step to make room.
 const REMOVED_AT_ONCE: usize = 100;
 
@@ -105,6 +99,11 @@ pub(super) struct StoredLogin {
 }
 
 impl Credential {
+    fn log(&self, change: &str, by: &str) {
+        let name = self.stored.name.as_str();
+        tracing::info!(id = self.id, name, change, by, "credential changed");
+    }
+
     /// As it goes over the wire.
     pub fn shown(&self, now: UnixMillis) -> leasehold_api::Credential {
         let stored = &self.stored;
@@ -189,8 +188,8 @@ impl CredentialStore {
             revoked_at: None,
         };
         let credential = Credential { id, stored };
-        if !self.put(&credential, None, "created", by).await? {
-            return Err(Error::Contended);
+        if !self.add(&credential, by).await? {
+            return Err(Contended.into());
         }
         Ok(Created { credential, secret })
     }
@@ -261,15 +260,7 @@ impl CredentialStore {
                 revoked_at: None,
             },
         };
-        if self
-            .record(credential_key(&credential.id)?)
-            .await?
-            .is_none()
-        {
-            // Somebody else may have been faster.
-            self.put(&credential, None, "created", "server").await?;
-        }
-        Ok(())
+        self.add(&credential, "server").await.map(drop)
     }
 
     pub(super) async fn record(&self, key: Key) -> Result<Option<Record>, Error> {
@@ -278,21 +269,8 @@ impl CredentialStore {
 
     /// Every record of a kind.
     pub(super) async fn all(&self, kind: &str) -> Result<Vec<Record>, Error> {
-        let mut query = RecordQuery {
-            kind: kind.to_owned(),
-            prefix: String::new(),
-            after: None,
-            limit: PAGE,
-        };
-        let mut found: Vec<Record> = Vec::new();
-        loop {
-            let page = self.authority.records(query.clone()).await?;
-            query.after = page.items.last().map(|it| it.key.id().to_owned());
-            found.extend(page.items);
-            if !page.more || found.len() > 2 * MAX_CREDENTIALS {
-                return Ok(found);
-            }
-        }
+        let pages = Pages::new(&*self.authority, kind, "");
+        Ok(pages.all(2 * MAX_CREDENTIALS).await?)
     }
 
     /// Writes down a login, and removes others in the same step.
@@ -308,11 +286,11 @@ impl CredentialStore {
             note: None,
         }];
         writes.extend(removed.into_iter().take(REMOVED_AT_ONCE).map(removal));
-        self.commit(Vec::new(), writes).await.map(drop)
+        self.write(writes).await
     }
 
     pub(super) async fn remove_login(&self, key: Key) -> Result<(), Error> {
-        self.commit(Vec::new(), vec![removal(key)]).await.map(drop)
+        self.write(vec![removal(key)]).await
     }
 
     /// When there are too many, those go that are let in nowhere any more, oldest first.
@@ -331,7 +309,7 @@ impl CredentialStore {
         if removed.is_empty() {
             return Err(Error::Full(MAX_CREDENTIALS));
         }
-        self.commit(Vec::new(), removed).await.map(drop)
+        self.write(removed).await
     }
 
     async fn change(
@@ -344,70 +322,50 @@ impl CredentialStore {
         let Ok(key) = credential_key(id) else {
             return Ok(None);
         };
-        for _ in 0..ATTEMPTS {
-            let Some(record) = self.record(key.clone()).await? else {
-                return Ok(None);
-            };
-            let found: Option<Stored> =
-                parse(&record).filter(|it: &Stored| it.revoked_at.is_none());
-            let Some(mut stored) = found else {
-                return Ok(None);
+        let words = format!("{note} by {by}");
+        let changed = documents::change(&*self.authority, &key, |found| {
+            let found = found.as_ref().and_then(parse);
+            let Some(mut stored) = found.filter(|it: &Stored| it.revoked_at.is_none()) else {
+                return Ok::<_, Error>(Edit::Keep(None));
             };
             change(&mut stored);
-            let credential = Credential {
-                id: id.to_owned(),
-                stored,
-            };
-            if self
-                .put(&credential, Some(record.revision), note, by)
-                .await?
-            {
-                return Ok(Some(credential));
-            }
+            let text = text(&stored)?;
+            Ok(Edit::Put(text, words.as_str().into(), Some(stored)))
+        });
+        let credential = changed.await?.map(|stored| Credential {
+            id: id.to_owned(),
+            stored,
+        });
+        if let Some(credential) = &credential {
+            credential.log(note, by);
         }
-        Err(Error::Contended)
+        Ok(credential)
     }
 
-    /// Writes a credential, if it is still as it was read. Whether it was.
-    async fn put(
-        &self,
-        credential: &Credential,
-        revision: Option<Revision>,
-        note: &str,
-        by: &str,
-    ) -> Result<bool, Error> {
+    /// Writes a new credential. Whether there was none yet.
+    async fn add(&self, credential: &Credential, by: &str) -> Result<bool, Error> {
+        let text = text(&credential.stored)?;
         let key = credential_key(&credential.id)?;
-        let expect = Expect {
-            key: key.clone(),
-            revision,
-        };
-        let write = Write {
-            key,
-            value: Some(text(&credential.stored)?),
-            note: Some(format!("{note} by {by}").into()),
-        };
-        let written = self.commit(vec![expect], vec![write]).await?;
-        if written {
-            let name = credential.stored.name.as_str();
-            tracing::info!(
-                id = credential.id,
-                name,
-                change = note,
-                by,
-                "credential changed"
-            );
+        let added = documents::change(&*self.authority, &key, |found| {
+            Ok::<_, Error>(match found {
+                Some(_) => Edit::Keep(false),
+                None => Edit::Put(text.clone(), format!("created by {by}").into(), true),
+            })
+        });
+        let added = added.await?;
+        if added {
+            credential.log("created", by);
         }
-        Ok(written)
+        Ok(added)
     }
 
-    async fn commit(&self, expect: Vec<Expect>, writes: Vec<Write>) -> Result<bool, Error> {
+    async fn write(&self, writes: Vec<Write>) -> Result<(), Error> {
         let transaction = Transaction {
-            expect,
             writes,
             ..Transaction::default()
         };
-        let committed = self.authority.commit(transaction).await?;
-        Ok(matches!(committed, Committed::Done { .. }))
+        self.authority.commit(transaction).await?;
+        Ok(())
     }
 }
 

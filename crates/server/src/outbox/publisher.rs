@@ -10,7 +10,10 @@ use lease::{
     Transaction, Ttl, Watching, Write,
 };
 use leasehold_broker::{Broker, Link, Message};
-use leasehold_client::{Change, Follower, Leadership};
+use leasehold_client::{
+    Change, Follower, Leadership,
+    documents::{self, Edit},
+};
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
@@ -178,27 +181,15 @@ async fn publish(link: &Link, identity: &str, events: &[&Event]) -> Result<(), S
 /// was there before it was rebuilt: made when the first event is published, and kept in the store.
 async fn identity(authority: &dyn Authority) -> Result<String, Stop> {
     let key = Key::new(OUTBOX, "identity")?;
-    for _ in 0..2 {
-        if let Some(record) = authority.record(key.clone()).await? {
-            return Ok(record.value.trim_matches('"').to_owned());
-        }
-        let made = format!("\"{}\"", uuid::Uuid::new_v4().simple());
-        let transaction = Transaction {
-            expect: vec![Expect {
-                key: key.clone(),
-                revision: None,
-            }],
-            writes: vec![Write {
-                key: key.clone(),
-                value: Some(made.into()),
-                note: None,
-            }],
-            ..Transaction::default()
-        };
-        // What is read afterwards counts, whoever wrote it.
-        authority.commit(transaction).await?;
-    }
-    Err(Stop::NotMine)
+    let made = uuid::Uuid::new_v4().simple().to_string();
+    // What is in the store counts, whoever wrote it.
+    let identity = documents::change(authority, &key, |found| {
+        Ok::<_, Error>(match found {
+            Some(record) => Edit::Keep(record.value.trim_matches('"').to_owned()),
+            None => Edit::Put(format!("\"{made}\"").into(), "made".into(), made.clone()),
+        })
+    });
+    Ok(identity.await?)
 }
 
 fn cursor_key() -> Result<Key, Stop> {

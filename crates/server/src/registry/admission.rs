@@ -6,6 +6,7 @@ use lease::{
     registry::{Admitted, Asked, CAMERA, Camera, Denied, Runner, RunnerStatus, admit},
 };
 use leasehold_api::{AcquireRequest, Code};
+use leasehold_client::documents::Attempts;
 
 use super::{
     cameras,
@@ -24,7 +25,9 @@ pub(crate) async fn acquire(
 ) -> Result<Acquired, Reject> {
     let uuid = request.camera_uuid.as_deref().unwrap_or_default();
     let runner_id = acquire.holder.name.as_str().to_owned();
-    for _ in 0..store::ATTEMPTS {
+    let mut attempts = Attempts::default();
+    loop {
+        attempts.next().await?;
         let camera = cameras::find(app, caller, uuid).await?;
         // A camera goes to the runners of its own tenant.
         let tenant = camera.value.tenant_id.as_str();
@@ -68,7 +71,6 @@ pub(crate) async fn acquire(
             None => {}
         }
     }
-    Err(store::contended())
 }
 
 /// Asks for anything by its key. A runner that asks for a camera so is admitted as everywhere.

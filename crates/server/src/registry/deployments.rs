@@ -8,6 +8,7 @@ use lease::{
     registry::{DEPLOYMENT, Deployment, DeploymentState, Seat, Side},
 };
 use leasehold_api::{Code, DeploymentRequest, Seconds};
+use leasehold_client::documents::{Attempts, Contended};
 use leasehold_clock::Ticks;
 
 use super::{
@@ -182,7 +183,7 @@ pub(crate) async fn start(
     let what = format!("started from version {from} to version {to}");
     deployment.record(site.now, what);
     if !write(app, expect, &deployment, site.now).await? {
-        return Err(store::contended());
+        return Err(Contended.into());
     }
     store::load(app.authority(), key).await?.ok_or_else(unknown)
 }
@@ -203,7 +204,9 @@ pub(crate) async fn order(
     order: Order,
 ) -> Result<Found<Deployment>, Reject> {
     use DeploymentState::{Done, Paused, RolledBack, Running};
-    for _ in 0..store::ATTEMPTS {
+    let mut attempts = Attempts::default();
+    loop {
+        attempts.next().await?;
         let found = load(app, caller, tenant, site, group).await?;
         let now = app.authority().now().await?;
         let mut next = found.value.clone();
@@ -231,7 +234,6 @@ pub(crate) async fn order(
             return load(app, caller, tenant, site, group).await;
         }
     }
-    Err(store::contended())
 }
 
 /// A deployment as callers see it.

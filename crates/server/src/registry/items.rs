@@ -5,6 +5,7 @@ use lease::{
     registry::FieldError,
 };
 use leasehold_api::{Code, Document};
+use leasehold_client::documents::Attempts;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 
@@ -109,7 +110,9 @@ pub(crate) async fn update<T: Item>(
 ) -> Result<Found<T>, Reject> {
     change.retain(|name, _| !T::ANSWERED.contains(&name.as_str()));
     T::settle(&mut change, place, Some(text))?;
-    for _ in 0..store::ATTEMPTS {
+    let mut attempts = Attempts::default();
+    loop {
+        attempts.next().await?;
         let found: Found<T> = load(app.authority(), place, text).await?;
         condition.check(&found)?;
         let Ok(Value::Object(mut fields)) = serde_json::to_value(&found.value) else {
@@ -137,7 +140,6 @@ pub(crate) async fn update<T: Item>(
             return Err(store::changed());
         }
     }
-    Err(store::contended())
 }
 
 /// Removes one. Whoever owns it loses it in the same step: work that is gone keeps no lease.
@@ -147,7 +149,9 @@ pub(crate) async fn delete<T: Item>(
     text: &str,
     condition: Condition,
 ) -> Result<(), Reject> {
-    for _ in 0..store::ATTEMPTS {
+    let mut attempts = Attempts::default();
+    loop {
+        attempts.next().await?;
         let found: Found<T> = load(app.authority(), place, text).await?;
         condition.check(&found)?;
         let now = app.authority().now().await?;
@@ -171,7 +175,6 @@ pub(crate) async fn delete<T: Item>(
             return Err(store::changed());
         }
     }
-    Err(store::contended())
 }
 
 async fn lease_of(app: &App, owned: Option<&Key>) -> Result<Option<Lease>, Reject> {

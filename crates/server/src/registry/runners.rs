@@ -9,6 +9,7 @@ use lease::{
     registry::{Allowance, CAMERA, RUNNER, Report, Runner, RunnerStatus, is_name, presence_key},
 };
 use leasehold_api::{Code, RegisterRequest, Seconds};
+use leasehold_client::documents::Attempts;
 use serde_json::Map;
 use sha2::{Digest as _, Sha256};
 
@@ -171,7 +172,9 @@ pub(crate) async fn register(
         Some(ttl) if (1000..=3_600_000).contains(&ttl.millis()) => Ttl::from_millis(ttl.millis())?,
         Some(_) => return Err(Reject::field("ttl_seconds", "1 to 3600 seconds")),
     };
-    for _ in 0..store::ATTEMPTS {
+    let mut attempts = Attempts::default();
+    loop {
+        attempts.next().await?;
         let now = authority.now().await?;
         let runner = runner(&request, ttl, now)?;
         let place = place(&runner);
@@ -225,7 +228,6 @@ pub(crate) async fn register(
             Committed::Conflict { .. } => {}
         }
     }
-    Err(store::contended())
 }
 
 fn in_use(id: &str) -> Reject {
@@ -326,7 +328,9 @@ async fn release(app: &App, leases: Vec<LeaseRef>) -> Result<usize, Reject> {
 
 /// Takes a runner off the list, and everything it has from it.
 pub(crate) async fn delete(app: &App, caller: &Caller, named: Named<'_>) -> Result<usize, Reject> {
-    for _ in 0..store::ATTEMPTS {
+    let mut attempts = Attempts::default();
+    loop {
+        attempts.next().await?;
         let found = find(app, caller, named).await?;
         let presence = presence(app.authority(), &found.value).await?;
         // The record goes first: an acquire that still saw it fails from here on.
@@ -341,7 +345,6 @@ pub(crate) async fn delete(app: &App, caller: &Caller, named: Named<'_>) -> Resu
             return release(app, cameras.iter().map(LeaseRef::from).collect()).await;
         }
     }
-    Err(store::contended())
 }
 
 /// What takes a runner's records away.
@@ -359,7 +362,9 @@ pub(crate) async fn order(
     status: RunnerStatus,
     drains_hard: bool,
 ) -> Result<Found<Runner>, Reject> {
-    for _ in 0..store::ATTEMPTS {
+    let mut attempts = Attempts::default();
+    loop {
+        attempts.next().await?;
         let mut found = find(app, caller, named).await?;
         if (found.value.status, found.value.drains_hard) == (status, drains_hard) {
             return Ok(found);
@@ -387,7 +392,6 @@ pub(crate) async fn order(
             return find(app, caller, named).await;
         }
     }
-    Err(store::contended())
 }
 
 /// Changes how many cameras a runner is given, when that is a change. One that was changed meanwhile is left as

@@ -7,6 +7,7 @@ use lease::{
     registry::{SiteCamera, Zone},
 };
 use leasehold_api::{SiteSettings, SiteVersion};
+use leasehold_client::documents::Contended;
 use serde_json::json;
 
 use super::{
@@ -54,7 +55,7 @@ pub(crate) async fn set(app: &App, place: &Place, settings: SiteSettings) -> Res
     };
     match store::commit(app, transaction).await? {
         Committed::Done { .. } => Ok(()),
-        Committed::Conflict { .. } | Committed::Refused(_) => Err(store::contended()),
+        Committed::Conflict { .. } | Committed::Refused(_) => Err(Contended.into()),
     }
 }
 

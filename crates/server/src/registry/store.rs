@@ -5,13 +5,12 @@ use lease::{
     Authority, Committed, Expect, Key, RecordQuery, Revision, Transaction, UnixMillis, Write,
 };
 use leasehold_api::Code;
+use leasehold_client::documents::Pages;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 
-use crate::{App, Reject, query::MAX_PAGE};
+use crate::{App, Reject};
 
-/// How often a change without a condition is tried again when others change the same document.
-pub(crate) const ATTEMPTS: usize = 8;
 /// More documents than a site has; where a computation over all of them ends.
 const MAX_ALL: usize = 100_000;
 
@@ -96,22 +95,8 @@ pub(crate) async fn all<T: DeserializeOwned>(
     kind: &str,
     prefix: String,
 ) -> Result<Vec<Found<T>>, Reject> {
-    let mut query = RecordQuery {
-        kind: kind.to_owned(),
-        prefix,
-        after: None,
-        limit: MAX_PAGE,
-    };
-    let mut everything: Vec<Found<T>> = Vec::new();
-    while everything.len() < MAX_ALL {
-        let (found, more) = page(authority, query.clone()).await?;
-        query.after = found.last().map(|it| it.key.id().to_owned());
-        everything.extend(found);
-        if !more {
-            break;
-        }
-    }
-    Ok(everything)
+    let records = Pages::new(authority, kind, prefix).all(MAX_ALL).await?;
+    records.into_iter().map(read).collect()
 }
 
 /// Changes documents, and lets the sites in memory know up to where they must have come.
@@ -195,15 +180,6 @@ pub(crate) fn changed() -> Reject {
         Code::PreconditionFailed,
         "the document was changed meanwhile: read it again",
     )
-}
-
-/// Too many writers at once for a change without a condition.
-pub(crate) fn contended() -> Reject {
-    Reject::new(
-        Code::Overloaded,
-        "too many change this at once; nothing happened",
-    )
-    .retry_after(crate::problem::RETRY_SOON)
 }
 
 /// Puts a partial document over a whole one: objects are merged, `null` removes, everything else

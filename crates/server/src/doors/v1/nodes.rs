@@ -1,11 +1,12 @@
 //! Who polls what, and what nobody polls.
 
 use ::lease::{
-    Lease, LeaseQuery, RecordQuery, Status,
+    Lease, LeaseQuery, Status,
     polling::{FleetView, NODE, POLL, TARGET, TargetState},
 };
 use axum::extract::State;
 use leasehold_api::{NodeList, paths};
+use leasehold_client::documents::Pages;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::leases::tenant;
@@ -64,23 +65,9 @@ async fn leases(app: &App, kind: &str, tenant: Option<String>) -> Result<Vec<Lea
 /// Every target whose document makes sense.
 async fn targets(app: &App) -> Result<Vec<TargetState>, Reject> {
     let mut found = Vec::new();
-    let mut after = None;
-    loop {
-        let query = RecordQuery {
-            kind: TARGET.to_owned(),
-            prefix: String::new(),
-            after,
-            limit: PAGE,
-        };
-        let page = app.authority().records(query).await?;
-        found.extend(
-            page.items
-                .iter()
-                .filter_map(|record| TargetState::of(record).ok()),
-        );
-        after = page.items.last().map(|record| record.key.id().to_owned());
-        if !page.more || after.is_none() {
-            return Ok(found);
-        }
+    let mut pages = Pages::new(app.authority(), TARGET, "");
+    while let Some(page) = pages.next().await? {
+        found.extend(page.iter().filter_map(|it| TargetState::of(it).ok()));
     }
+    Ok(found)
 }

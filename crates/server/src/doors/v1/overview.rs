@@ -8,8 +8,7 @@ use std::{
 };
 
 use ::lease::{
-    BootMillis, EventKind, EventQuery, Key, Lease, LeaseQuery, RecordQuery, Revision, Status,
-    UnixMillis,
+    BootMillis, EventKind, EventQuery, Key, Lease, LeaseQuery, Revision, Status, UnixMillis,
     registry::{CAMERA, RUNNER, ZONE},
 };
 use axum::{Extension, extract::State};
@@ -17,6 +16,7 @@ use leasehold_api::overview::{
     Activity, Broker, KindCount, LEASE_SEARCH, LeaseCounts, LeaseSearch, ME, Me, Minute, OVERVIEW,
     Overview, Replica, SITES, SiteList, SiteSummary, StorePromises,
 };
+use leasehold_client::documents::Pages;
 use serde::Deserialize;
 use tokio::sync::Mutex;
 use utoipa::IntoParams;
@@ -545,18 +545,9 @@ async fn sites(
     let prefix = own.map(|own| format!("{own}/")).unwrap_or_default();
     let mut found: BTreeMap<(String, String), [usize; 3]> = BTreeMap::new();
     for (place, kind) in [CAMERA, ZONE, RUNNER].into_iter().enumerate() {
-        let mut after = None;
-        loop {
-            let page = app
-                .authority()
-                .records(RecordQuery {
-                    kind: kind.to_owned(),
-                    prefix: prefix.clone(),
-                    after,
-                    limit: MAX_PAGE,
-                })
-                .await?;
-            for record in &page.items {
+        let mut pages = Pages::new(app.authority(), kind, prefix.as_str());
+        while let Some(page) = pages.next().await? {
+            for record in &page {
                 // Ids are `tenant/site/name`; what is not belongs to no site.
                 let mut parts = record.key.id().splitn(3, '/');
                 if let (Some(tenant), Some(site), Some(_)) =
@@ -565,10 +556,6 @@ async fn sites(
                     let site = (tenant.to_owned(), site.to_owned());
                     found.entry(site).or_default()[place] += 1;
                 }
-            }
-            after = page.items.last().map(|record| record.key.id().to_owned());
-            if !page.more || after.is_none() {
-                break;
             }
         }
     }

@@ -1,7 +1,7 @@
 //! What is polled: the documents of the targets, in whichever store.
 
 use ::lease::{
-    Committed, Expect, Key, Record, RecordQuery, Transaction, Write,
+    Key, Record, RecordQuery,
     polling::{self, TARGET},
 };
 use axum::{
@@ -10,6 +10,7 @@ use axum::{
 };
 use http::StatusCode;
 use leasehold_api::{Code, Document, Success, TargetDocument, TargetList, paths};
+use leasehold_client::documents::{self, Edit};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use utoipa::IntoParams;
@@ -107,16 +108,14 @@ async fn create(
         .to_owned();
     let key = polling::target_key(&id)?;
     let text = polling::target_document(&id, fields)?;
-    let absent = Expect {
-        key: key.clone(),
-        revision: None,
-    };
-    if !write(&app, absent, Some(text), "created").await? {
-        return Err(Reject::new(
+    documents::change(app.authority(), &key, |found| match found {
+        None => Ok(Edit::Put(text.as_str().into(), "created".into(), ())),
+        Some(_) => Err(Reject::new(
             Code::AlreadyExists,
             "a target with this id exists",
-        ));
-    }
+        )),
+    })
+    .await?;
     Ok((StatusCode::CREATED, Json(read(&app, key).await?)).into_response())
 }
 
@@ -146,20 +145,14 @@ async fn change(
 ) -> Result<Json<Map<String, Value>>, Reject> {
     unbound(&caller)?;
     let key = key(&id)?;
-    for _ in 0..store::ATTEMPTS {
-        let found = app.authority().record(key.clone()).await?;
+    documents::change(app.authority(), &key, |found| {
         let mut fields = found.as_ref().and_then(document).unwrap_or_default();
         store::merge(&mut fields, change.clone());
         let text = polling::target_document(&id, fields)?;
-        let expect = Expect {
-            key: key.clone(),
-            revision: found.map(|record| record.revision),
-        };
-        if write(&app, expect, Some(text), "changed").await? {
-            return Ok(Json(read(&app, key).await?));
-        }
-    }
-    Err(store::contended())
+        Ok::<_, Reject>(Edit::Put(text.into(), "changed".into(), ()))
+    })
+    .await?;
+    Ok(Json(read(&app, key).await?))
 }
 
 /// Remove a target. Whoever polls it stops.
@@ -173,17 +166,12 @@ async fn remove(
 ) -> Result<Json<Success>, Reject> {
     unbound(&caller)?;
     let key = key(&id)?;
-    for _ in 0..store::ATTEMPTS {
-        let found = app.authority().record(key.clone()).await?;
-        let expect = Expect {
-            key: key.clone(),
-            revision: Some(found.ok_or_else(unknown)?.revision),
-        };
-        if write(&app, expect, None, "removed").await? {
-            return Ok(Json(Success { success: true }));
-        }
-    }
-    Err(store::contended())
+    documents::change(app.authority(), &key, |found| match found {
+        Some(_) => Ok(Edit::Remove("removed".into(), ())),
+        None => Err(unknown()),
+    })
+    .await?;
+    Ok(Json(Success { success: true }))
 }
 
 async fn read(app: &App, key: Key) -> Result<Map<String, Value>, Reject> {
@@ -194,25 +182,4 @@ async fn read(app: &App, key: Key) -> Result<Map<String, Value>, Reject> {
             "the target's document is no JSON object",
         )
     })
-}
-
-/// Writes a target, if it is still as expected. Says whether it was.
-async fn write(
-    app: &App,
-    expect: Expect,
-    text: Option<String>,
-    note: &'static str,
-) -> Result<bool, Reject> {
-    let write = Write {
-        key: expect.key.clone(),
-        value: text.map(Into::into),
-        note: Some(note.into()),
-    };
-    let transaction = Transaction {
-        expect: vec![expect],
-        writes: vec![write],
-        ..Transaction::default()
-    };
-    let committed = app.authority().commit(transaction).await?;
-    Ok(matches!(committed, Committed::Done { .. }))
 }

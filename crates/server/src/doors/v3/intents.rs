@@ -16,6 +16,7 @@ use leasehold_api::{
     Check, Code,
     sessions::{INTENTS, IntentAnswer, IntentRequest},
 };
+use leasehold_client::documents::{self, Attempts};
 use utoipa_axum::{router::OpenApiRouter, routes};
 use uuid::Uuid;
 
@@ -178,7 +179,9 @@ fn check(request: IntentRequest, shared: &Shared) -> Result<Intent, Reject> {
 /// it. Twice is fine.
 async fn stop(app: &App, caller: &Caller, id: &str) -> Result<Accepted, Reject> {
     let key = session_key(id)?;
-    for _ in 0..start::ATTEMPTS {
+    let mut attempts = Attempts::default();
+    loop {
+        attempts.next().await?;
         let record = app
             .authority()
             .record(key.clone())
@@ -211,10 +214,8 @@ async fn stop(app: &App, caller: &Caller, id: &str) -> Result<Accepted, Reject> 
         if next == Life::Stopped {
             transaction.release = lease.iter().map(lease::LeaseRef::from).collect();
         }
-        match app.authority().commit(transaction).await? {
-            lease::Committed::Done { .. } => return Ok(accepted(session)),
-            lease::Committed::Conflict { .. } | lease::Committed::Refused(_) => {}
+        if documents::committed(app.authority(), transaction).await? {
+            return Ok(accepted(session));
         }
     }
-    Err(start::too_busy())
 }

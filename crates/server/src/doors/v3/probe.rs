@@ -2,13 +2,12 @@
 //! in the same step in which the session appears, so that the worker finds it free; in that step the
 //! service is reserved for the session, so that no other one is accepted before a worker has come.
 
-use std::time::Duration;
-
 use lease::{
     Acquire, Acquired, Cause, Holder, Key, LeaseRef, Transaction, Ttl,
     session::{self, Session},
 };
 use leasehold_api::{Code, Seconds};
+use leasehold_clock::{Backoff, System};
 
 use crate::{App, Reject};
 
@@ -16,8 +15,8 @@ use crate::{App, Reject};
 const PROBE_MS: u64 = 30_000;
 /// How often giving it back is tried; after that it ends by itself.
 const ATTEMPTS: u32 = 8;
-/// The pause before the second attempt; each further one takes twice as long.
-const PAUSE: Duration = Duration::from_millis(50);
+/// The first and the longest pause between two attempts, in ms.
+const PAUSE_MS: (u64, u64) = (50, 6_400);
 
 fn holder(session: &Session) -> Result<Holder, Reject> {
     Ok(Holder::new(
@@ -94,10 +93,10 @@ pub(super) async fn give_back(app: &App, session: &Session) {
     }
     let app = app.clone();
     app.tasks().clone().spawn(async move {
-        let mut pause = PAUSE;
+        let mut backoff = Backoff::new(PAUSE_MS.0, PAUSE_MS.1);
         for _ in 1..ATTEMPTS {
             tokio::select! {
-                () = tokio::time::sleep(pause) => {}
+                () = backoff.pause(&System) => {}
                 () = app.closing().cancelled() => {}
             }
             match release(&app, &key, &holder).await {
@@ -107,7 +106,6 @@ pub(super) async fn give_back(app: &App, session: &Session) {
             if app.closing().is_cancelled() {
                 return;
             }
-            pause *= 2;
         }
     });
 }

@@ -11,6 +11,7 @@ use lease::{
     session::{self, Reason, Session, State as Life},
 };
 use leasehold_api::sessions::{ONE, SESSIONS, SessionList, SessionView};
+use leasehold_client::documents::Pages;
 use serde::Deserialize;
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -73,21 +74,18 @@ async fn list(
         })?),
     };
     let limit = page_limit(filter.limit)?;
-    let mut after = filter.cursor;
+    let query = RecordQuery {
+        kind: session::KIND.into(),
+        prefix: String::new(),
+        after: filter.cursor,
+        limit,
+    };
     let mut sessions = Vec::new();
     let mut next_cursor = None;
     // Pages until there is enough that matches: the filter is applied here.
-    'pages: loop {
-        let page = app
-            .authority()
-            .records(RecordQuery {
-                kind: session::KIND.into(),
-                prefix: String::new(),
-                after: after.take(),
-                limit,
-            })
-            .await?;
-        for record in &page.items {
+    let mut pages = Pages::from_query(app.authority(), query);
+    'pages: while let Some(page) = pages.next().await? {
+        for record in &page {
             let session = Session::from_record(record)?;
             if !caller.sees(session.tenant.as_deref())
                 || state.is_some_and(|state| session.state != state)
@@ -101,10 +99,6 @@ async fn list(
                 break 'pages;
             }
             sessions.push(view(&app, &shared.options, session).await?);
-        }
-        after = page.items.last().map(|record| record.key.id().to_owned());
-        if !page.more || after.is_none() {
-            break;
         }
     }
     Ok(Json(SessionList {

@@ -5,6 +5,7 @@ use lease::{
     session::{self, Mapping, Put, Reason, Session, State},
 };
 use leasehold_api::Code;
+use leasehold_client::documents::Attempts;
 
 use super::{
     Shared,
@@ -12,21 +13,11 @@ use super::{
     probe,
     sessions::expiry,
 };
-use crate::{App, Reject, auth::Caller, problem::RETRY_SOON};
+use crate::{App, Reject, auth::Caller};
 
-/// How often a step is repeated because somebody else was faster.
-pub(super) const ATTEMPTS: usize = 32;
 /// How often a step without an answer is looked after. More would only keep the caller waiting: it may
 /// repeat its request safely.
 const LOOKS: usize = 2;
-
-pub(super) fn too_busy() -> Reject {
-    Reject::new(
-        Code::StoreUnavailable,
-        "too many others change the same session",
-    )
-    .retry_after(RETRY_SOON)
-}
 
 /// The session of this start.
 pub(super) async fn start(
@@ -60,7 +51,9 @@ pub(super) async fn start(
         reserved: shared.options.api_leases,
     };
     let mut unanswered = 0;
-    for _ in 0..ATTEMPTS {
+    let mut attempts = Attempts::default();
+    loop {
+        attempts.next().await?;
         let mapping = read(app, &intent).await?;
         let mut transaction = match session::put(&session, &mapping) {
             Put::Replay(existing) => {
@@ -105,7 +98,6 @@ pub(super) async fn start(
             Err(error) => return Err(error.into()),
         }
     }
-    Err(too_busy())
 }
 
 /// Where the key points now.
