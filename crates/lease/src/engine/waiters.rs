@@ -204,8 +204,8 @@ mod tests {
         assert!(effects.woken.is_empty());
         assert_eq!(engine.waiters.looks, (WAITERS * 200) as u64);
         // From then on a release is one look for each.
-        for round in 1..=20 {
-            let other = hold(&mut engine, "other", &keys[round]);
+        for key in &keys[1..=20] {
+            let other = hold(&mut engine, "other", key);
             let before = engine.waiters.looks;
             apply(&mut engine, Command::Release(other));
             assert_eq!(engine.waiters.looks - before, WAITERS as u64);
