@@ -94,15 +94,15 @@ pub(crate) async fn frame(
         "OTHER"
     };
     app.metrics().request(word, &route, status, began.elapsed());
-    let token = known.0.get().map_or("-", |caller| &*caller.token_id);
+    let credential = known.0.get().map_or("-", |caller| &*caller.token_id);
     let took_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
     // A 503 is for the caller to repeat; what is behind it is logged once, where it is noticed.
     if status >= 500 && status != 503 {
-        tracing::warn!(request_id = %id, %method, route, status, took_us, token, client = %origin.client, "request failed");
+        tracing::warn!(request_id = %id, %method, route, status, took_us, credential, client = %origin.client, "request failed");
     } else if class == Class::Free {
         tracing::trace!(request_id = %id, %method, route, status, took_us, "request");
     } else {
-        tracing::debug!(request_id = %id, %method, route, status, took_us, token, client = %origin.client, "request");
+        tracing::debug!(request_id = %id, %method, route, status, took_us, credential, client = %origin.client, "request");
     }
     response
 }

@@ -41,7 +41,7 @@ struct Base;
 
 /// What any request with a credential may be answered with, beside its own answers.
 const COMMON: [(&str, &str); 5] = [
-    ("401", "A valid token is needed"),
+    ("401", "A valid API key is needed"),
     ("403", "This token may not do that"),
     ("429", "Too many requests"),
     ("500", "Something is wrong on the server"),

@@ -109,7 +109,7 @@ impl Shed {
         take(if waits { &self.waiters } else { &self.acquires })
     }
 
-    /// Whether this token may ask again already.
+    /// Whether this credential may ask again already.
     pub fn rate(&self, token: &Arc<str>) -> Result<(), Reject> {
         let Some(rate) = &self.rate else {
             return Ok(());
@@ -118,7 +118,7 @@ impl Shed {
             use governor::clock::{Clock as _, DefaultClock};
             let wait = early.wait_time_from(DefaultClock::default().now());
             let millis = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-            Reject::new(Code::RateLimited, "this token asks for leases too often")
+            Reject::new(Code::RateLimited, "this credential acquires too often")
                 .retry_after(Seconds::from_millis(millis.max(1)))
         })
     }

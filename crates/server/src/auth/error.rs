@@ -25,7 +25,7 @@ pub enum Error {
         source: std::io::Error,
     },
     /// Nothing would ever be let in.
-    #[error("no token is configured and there is no data folder to keep one in")]
+    #[error("no credential is configured and there is no data folder to keep one in")]
     None,
     /// The store did not do it.
     #[error(transparent)]

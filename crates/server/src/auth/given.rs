@@ -42,11 +42,11 @@ pub fn parse_tokens(place: &str, json: &str) -> Result<Vec<TokenSpec>, Error> {
     })?;
     for (index, spec) in specs.iter().enumerate() {
         match spec.token.expose_secret().len() {
-            0 => return Err(invalid(format!("token {index} is empty"))),
+            0 => return Err(invalid(format!("credential {index} is empty"))),
             1..SAFE_SECRET_BYTES => tracing::warn!(
                 place,
-                token = index,
-                "this token has fewer than {SAFE_SECRET_BYTES} bytes and can be guessed; \
+                credential = index,
+                "this credential has fewer than {SAFE_SECRET_BYTES} bytes and can be guessed; \
                  make one with `leasehold credential create`"
             ),
             _ => {}
@@ -79,6 +79,6 @@ mod tests {
         };
         assert_eq!(parse("t").unwrap().len(), 1);
         let refused = parse("").unwrap_err().to_string();
-        assert!(refused.contains("token 0 is empty"), "{refused}");
+        assert!(refused.contains("credential 0 is empty"), "{refused}");
     }
 }

@@ -93,7 +93,7 @@ impl Caller {
         if asked.is_some_and(|asked| asked != own) {
             return Err(Reject::new(
                 Code::AuthorizationFailed,
-                "this token is bound to another tenant",
+                "this credential is bound to another tenant",
             ));
         }
         Ok(Some(own.to_owned()))
@@ -113,7 +113,7 @@ impl Caller {
             Some(tenant) if tenant == own => Ok(labels),
             Some(_) => Err(Reject::new(
                 Code::AuthorizationFailed,
-                "this token is bound to another tenant",
+                "this credential is bound to another tenant",
             )),
             None => {
                 let mut map: std::collections::BTreeMap<_, _> = labels.into();
@@ -130,7 +130,7 @@ impl Caller {
         }
         Err(Reject::new(
             Code::AuthorizationFailed,
-            "a token that is bound to a tenant may not do this",
+            "a credential that is bound to a tenant may not do this",
         ))
     }
 }
@@ -220,7 +220,7 @@ impl FromRequestParts<App> for Authenticated {
 fn failed() -> Reject {
     Reject::new(
         Code::AuthenticationFailed,
-        "send a valid token: Authorization: Bearer …",
+        "send a valid API key: Authorization: Bearer …",
     )
 }
 

@@ -103,7 +103,7 @@ pub(crate) fn enter(caller: &Caller, tenant: &str, site: &str) -> Result<Place, 
     }
     Err(Reject::new(
         leasehold_api::Code::AuthorizationFailed,
-        "this token is bound to another tenant",
+        "this credential is bound to another tenant",
     ))
 }
 
