@@ -35,17 +35,10 @@ quick: ## tests that need no service: while you work
 	@scripts/setup nextest
 	cargo nextest run $(without_services) --cargo-quiet --profile quick
 
-# What is compiled for the tests is linted while it is compiled: clippy by itself would compile every library
-# once more, in another way.
-test: export RUSTC_WORKSPACE_WRAPPER := $(CURDIR)/scripts/rustc-with-lints
-test: ## everything that must be green: format, lints, every scenario in short, examples in the docs
-	@scripts/setup lint
+test: lint ## everything that must be green: format, lints, every scenario in short, examples in the docs
 	@scripts/setup test
 	@scripts/setup nextest
-	cargo fmt --all --check
-	scripts/lua-check
-	cargo build --workspace --all-targets
-	scripts/package-check
+	$(build_tests)
 	cargo nextest run --workspace
 	cargo test --workspace --doc
 	scripts/ui-test
