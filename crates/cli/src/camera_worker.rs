@@ -101,6 +101,15 @@ impl Arguments {
             .ok_or_else(|| wrong(format!("{} is not set", variables::WORKER_PORT)))?
             .parse()
             .map_err(|_| wrong(format!("{}: expected a port", variables::WORKER_PORT)))?;
+        let metrics_port = variable(variables::WORKER_METRICS_PORT)
+            .map(|text| text.parse())
+            .transpose()
+            .map_err(|_| {
+                wrong(format!(
+                    "{}: expected a port",
+                    variables::WORKER_METRICS_PORT
+                ))
+            })?;
         let amqp = match &self.amqp_file {
             Some(file) => {
                 let text = std::fs::read_to_string(file)
@@ -119,6 +128,7 @@ impl Arguments {
             runner_id: self.runner_id,
             shard_id: self.shard_id,
             port,
+            metrics_port,
             manager_pid: self.manager_pid,
             manager_url: variable(variables::MANAGER_URL),
             fence_file: variable(variables::FENCE_FILE).map(PathBuf::from),

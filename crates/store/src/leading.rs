@@ -14,7 +14,7 @@ use tokio::{runtime::Handle, time::timeout};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 /// How long giving the leadership up may take.
-pub(crate) const RESIGN_LIMIT: Duration = Duration::from_secs(2);
+pub(crate) const RESIGN_LIMIT: Duration = Duration::from_secs(1);
 
 /// A replica's part in the leadership of expiry.
 pub(crate) struct Leading {

@@ -32,6 +32,7 @@ use http_body_util::Full;
 use hyper_util::rt::TokioIo;
 use lease::Clock;
 use leasehold_api::worker::{FenceFile, ShardConfig, WorkerHeartbeat};
+use leasehold_clock::Backoff;
 use tokio::net::{TcpListener, TcpStream};
 
 pub use publish::Sink;
@@ -71,6 +72,8 @@ pub struct Options {
     pub worker_id: String,
     /// The port on 127.0.0.1 that it serves.
     pub port: u16,
+    /// The port on 127.0.0.1 where Prometheus finds its metrics, if it was given one.
+    pub metrics_port: Option<u16>,
     /// The manager's process: the worker ends with it.
     pub manager_pid: Option<u32>,
     /// Where it reports to.
@@ -185,6 +188,7 @@ pub async fn run(
         () = fences(options.fence_file.as_deref(), &worker, &*clock) => Ended::Terminated,
         () = heartbeats(&options, &worker, &*clock) => Ended::Terminated,
         () = still::send(&options, &worker, &*clock) => Ended::Terminated,
+        () = serve_metrics(&options, &worker, &*clock) => Ended::Terminated,
         () = worker.drained() => Ended::Drained,
         () = stop => Ended::Drained,
     };
@@ -336,6 +340,29 @@ async fn heartbeats(options: &Options, worker: &Worker, clock: &dyn Clock) {
         answered = error.is_none();
         clock.sleep_until(clock.boot().plus(HEARTBEAT_MS)).await;
     }
+}
+
+/// Serves the metrics on a port of their own. A worker that is being replaced may have it for a moment.
+async fn serve_metrics(options: &Options, worker: &Arc<Worker>, clock: &dyn Clock) {
+    let Some(port) = options.metrics_port else {
+        return std::future::pending().await;
+    };
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let mut backoff = Backoff::new(100, 5_000);
+    let listener = loop {
+        match crate::surface::bind(address).await {
+            Ok(listener) => break listener,
+            Err(error) => tracing::info!(%error, "metrics not served yet"),
+        }
+        backoff.pause(clock).await;
+    };
+    // A scraper that stays connected does not keep the worker.
+    let worker = Arc::downgrade(worker);
+    crate::surface::serve(listener, move |request| {
+        let worker = worker.upgrade();
+        async move { surface::metrics_only(worker.as_deref(), &request) }
+    })
+    .await;
 }
 
 /// Sends something to the manager, with everything it takes within `limit`.

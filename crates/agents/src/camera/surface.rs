@@ -37,6 +37,17 @@ pub(super) async fn answer(worker: Arc<Worker>, request: Request<Bytes>) -> Answ
     }
 }
 
+/// Answers one request on the port of the metrics.
+pub(super) fn metrics_only(worker: Option<&Worker>, request: &Request<Bytes>) -> Answer {
+    let path = request.uri().path().trim_end_matches('/');
+    match (worker, request.method(), path) {
+        (Some(worker), &Method::GET, worker_paths::METRICS) => {
+            metrics(request, &[worker.metrics()])
+        }
+        _ => plain(StatusCode::NOT_FOUND, "only GET /metrics is served here\n"),
+    }
+}
+
 async fn cameras(worker: Arc<Worker>, body: &[u8]) -> Answer {
     let text = String::from_utf8_lossy(body);
     let config: ShardConfig = match super::parse(&text) {

@@ -49,7 +49,7 @@ pub struct Uncordon {
 Examples:
   leasehold runner drain edge-1
   leasehold runner drain edge-1 --wait    # until it has no cameras
-  leasehold runner drain edge-1 --hard    # at once, with a gap in every camera")]
+  leasehold runner drain edge-1 --hard    # now, with a gap per camera")]
 pub struct Drain {
     /// The runners, or TENANT/RUNNER where two tenants have one of this name
     #[arg(value_name = "RUNNER", required = true)]

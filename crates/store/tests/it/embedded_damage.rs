@@ -139,7 +139,7 @@ async fn a_damaged_file_is_reported_left_alone_and_set_aside_only_when_told() {
     // The head of the file, each page's head in turn, and the middle of the row itself.
     let row = whole
         .windows(6)
-        .position(|window| window == b"job:a\x02")
+        .position(|window| window == b"job:a\x03")
         .unwrap();
     let pages = (1..whole.len() / 4096).map(|page| page * 4096);
     for place in [0, row + 11].into_iter().chain(pages) {

@@ -1,6 +1,6 @@
 //! The reference worker under a manager: real video, a real broker, tokens that grow.
 
-use leasehold_testkit::{Dir, Program, RabbitMq, wait};
+use leasehold_testkit::{Dir, Program, RabbitMq, port, wait};
 use serde_json::json;
 
 use super::stage::Stage;
@@ -58,6 +58,46 @@ async fn heavy_video_of_a_killed_managers_camera_is_published_by_another_with_a_
         assert!(it.routing_key.ends_with(&format!(".t.s.{}", it.camera())));
         assert!(it.message["lease_id"].is_string(), "{it:?}");
     }
+}
+
+#[tokio::test]
+async fn workers_serve_their_metrics_on_the_ports_after_their_managers() {
+    let dir = Dir::new("video");
+    let url = still(&dir).await;
+    let stage = Stage::start(0).await;
+    let mut body = camera("cam", &url);
+    body["tenant_id"] = "t".into();
+    body["site_id"] = "s".into();
+    let (status, problem) = stage
+        .call("POST", "/tenants/t/sites/s/cameras/", Some(body))
+        .await;
+    assert_eq!(status, 201, "{problem}");
+    let own = loop {
+        let port = port::free();
+        if std::net::TcpListener::bind(("127.0.0.1", port + 1)).is_ok() {
+            break port;
+        }
+    };
+    let changes = json!({"lease_ttl_seconds": 10, "metrics_listen": format!("127.0.0.1:{own}"), "worker": {
+        "command": [leasehold_testkit::Binary::leasehold_path(), "camera-worker"],
+        "environment": {"PATH": std::env::var("PATH").unwrap_or_default()}}});
+    let _manager = stage.manager("m1", changes).await;
+    for (port, name) in [
+        (own, "active_leases_total"),
+        (own + 1, "leasehold_worker_frames_total"),
+    ] {
+        wait::until(SOON, name, async || {
+            let asked = reqwest::get(format!("http://127.0.0.1:{port}/metrics"));
+            let Ok(answer) = asked.await else {
+                return false;
+            };
+            answer.text().await.is_ok_and(|text| text.contains(name))
+        })
+        .await;
+    }
+    let elsewhere = format!("http://127.0.0.1:{}/healthz", own + 1);
+    let status = reqwest::get(elsewhere).await.unwrap().status();
+    assert_eq!(status, 404, "nothing else is served there");
 }
 
 #[tokio::test]
