@@ -20,8 +20,6 @@ use crate::poller::{Target, Turn};
 const NOT_NOW: Duration = Duration::from_millis(50);
 /// The part of the time to the deadline that a poll may use: the rest is for its result.
 const POLL_SHARE: f64 = 0.8;
-/// Why a poll ended that neither failed nor succeeded.
-const BROKEN_OFF: &str = "broken off: the lease is over, or this instance stops";
 
 /// Polls at the target's interval. Ends when the target is no longer owned here.
 pub(super) async fn poll_while_owned(program: &Program, id: &str) {
@@ -90,11 +88,15 @@ impl Program {
             max_body_bytes: self.settings.max_body_bytes,
         };
         let limit = self.timeout().min(turn.left().mul_f64(POLL_SHARE));
+        let mut broken_off = false;
         let outcome = tokio::select! {
             outcome = tokio::time::timeout(limit, poll.send(&self.client, validators)) => {
                 outcome.unwrap_or_else(|_| Err(format!("no answer within {} ms", limit.as_millis())))
             }
-            () = turn.lost() => Err(BROKEN_OFF.to_owned()),
+            () = turn.lost() => {
+                broken_off = true;
+                Err("broken off: the lease is over, or this instance stops".to_owned())
+            }
         };
         let duration_ms = self.clock.boot().since(began);
         let success = outcome.as_ref().is_ok_and(|answer| {
@@ -111,7 +113,8 @@ impl Program {
         );
         if let Err(error) = &outcome {
             let (target, token) = (turn.target(), turn.token());
-            if error == BROKEN_OFF || pace.failures() > 1 {
+            // Neither the end of a lease nor the next failure of a series is news.
+            if broken_off || pace.failures() > 1 {
                 tracing::debug!(target, event = "poll_failed", reason = error, %token, probe, "poll failed");
             } else {
                 tracing::warn!(target, event = "poll_failed", reason = error, %token, probe, "poll failed");

@@ -1,7 +1,7 @@
 //! The reference worker under a manager: real video, a real broker, tokens that grow.
 
 use leasehold_testkit::{Dir, Program, RabbitMq, port, wait};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::stage::Stage;
 use crate::{
@@ -11,6 +11,27 @@ use crate::{
     },
     cli_support::SOON,
 };
+
+/// Adds a camera to the stage's site.
+async fn add(stage: &Stage, mut camera: Value) {
+    camera["tenant_id"] = "t".into();
+    camera["site_id"] = "s".into();
+    let (status, problem) = stage
+        .call("POST", "/tenants/t/sites/s/cameras/", Some(camera))
+        .await;
+    assert_eq!(status, 201, "{problem}");
+}
+
+/// Settings of a manager whose workers are the reference worker.
+fn reference(more: &Value) -> Value {
+    let mut environment = json!({"PATH": std::env::var("PATH").unwrap_or_default()});
+    if let (Some(into), Some(more)) = (environment.as_object_mut(), more.as_object()) {
+        into.extend(more.clone());
+    }
+    json!({"lease_ttl_seconds": 10, "worker": {
+        "command": [leasehold_testkit::Binary::leasehold_path(), "camera-worker"],
+        "environment": environment}})
+}
 
 #[tokio::test]
 async fn heavy_video_of_a_killed_managers_camera_is_published_by_another_with_a_larger_token() {
@@ -22,16 +43,9 @@ async fn heavy_video_of_a_killed_managers_camera_is_published_by_another_with_a_
     for name in ["cam-a", "cam-b"] {
         let mut body = camera(name, &url);
         body["zones"] = json!([zone(3, "include", true)]);
-        body["tenant_id"] = "t".into();
-        body["site_id"] = "s".into();
-        let (status, problem) = stage
-            .call("POST", "/tenants/t/sites/s/cameras/", Some(body))
-            .await;
-        assert_eq!(status, 201, "{problem}");
+        add(&stage, body).await;
     }
-    let worker = json!({"lease_ttl_seconds": 10, "worker": {
-        "command": [leasehold_testkit::Binary::leasehold_path(), "camera-worker"],
-        "environment": {"LEASEHOLD_WORKER_AMQP": broker.url(), "PATH": std::env::var("PATH").unwrap_or_default()}}});
+    let worker = reference(&json!({"LEASEHOLD_WORKER_AMQP": broker.url()}));
     let mut one = stage.manager("m1", worker.clone()).await;
     for name in ["cam-a", "cam-b"] {
         listener.event(name, "motion_started").await;
@@ -63,24 +77,16 @@ async fn heavy_video_of_a_killed_managers_camera_is_published_by_another_with_a_
 #[tokio::test]
 async fn workers_serve_their_metrics_on_the_ports_after_their_managers() {
     let dir = Dir::new("video");
-    let url = still(&dir).await;
     let stage = Stage::start(0).await;
-    let mut body = camera("cam", &url);
-    body["tenant_id"] = "t".into();
-    body["site_id"] = "s".into();
-    let (status, problem) = stage
-        .call("POST", "/tenants/t/sites/s/cameras/", Some(body))
-        .await;
-    assert_eq!(status, 201, "{problem}");
+    add(&stage, camera("cam", &still(&dir).await)).await;
     let own = loop {
         let port = port::free();
         if std::net::TcpListener::bind(("127.0.0.1", port + 1)).is_ok() {
             break port;
         }
     };
-    let changes = json!({"lease_ttl_seconds": 10, "metrics_listen": format!("127.0.0.1:{own}"), "worker": {
-        "command": [leasehold_testkit::Binary::leasehold_path(), "camera-worker"],
-        "environment": {"PATH": std::env::var("PATH").unwrap_or_default()}}});
+    let mut changes = reference(&Value::Null);
+    changes["metrics_listen"] = format!("127.0.0.1:{own}").into();
     let _manager = stage.manager("m1", changes).await;
     for (port, name) in [
         (own, "active_leases_total"),
@@ -103,18 +109,9 @@ async fn workers_serve_their_metrics_on_the_ports_after_their_managers() {
 #[tokio::test]
 async fn a_still_of_each_camera_is_at_the_server_for_whoever_draws_zones() {
     let dir = Dir::new("video");
-    let url = still(&dir).await;
     let stage = Stage::start(0).await;
-    let mut body = camera("cam", &url);
-    body["tenant_id"] = "t".into();
-    body["site_id"] = "s".into();
-    let (status, problem) = stage
-        .call("POST", "/tenants/t/sites/s/cameras/", Some(body))
-        .await;
-    assert_eq!(status, 201, "{problem}");
-    let worker = json!({"lease_ttl_seconds": 10, "worker": {
-        "command": [leasehold_testkit::Binary::leasehold_path(), "camera-worker"],
-        "environment": {"PATH": std::env::var("PATH").unwrap_or_default()}}});
+    add(&stage, camera("cam", &still(&dir).await)).await;
+    let worker = reference(&Value::Null);
     let manager = stage.manager("m1", worker).await;
     let key = std::fs::read_to_string(stage.server.data().join("admin.token")).unwrap();
     let http = reqwest::Client::new();
