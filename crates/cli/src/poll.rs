@@ -110,7 +110,9 @@ pub async fn authority(
                 OpenError::Url(_) => Exit::Config,
                 OpenError::Store(error) if error.is_retryable() => Exit::Unreachable,
                 OpenError::Store(lease::Error::Denied(_)) => Exit::Denied,
-                OpenError::Store(_) | OpenError::Embedded(_) | OpenError::Bolted(_) => Exit::Broken,
+                OpenError::Store(_) | OpenError::Embedded(_) | OpenError::Maintenance(_) => {
+                    Exit::Broken
+                }
             };
             Failure::new(exit, error)
         })?;

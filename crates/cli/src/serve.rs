@@ -259,7 +259,7 @@ fn options(config: &Config, folder: Option<PathBuf>) -> Result<leasehold_server:
         trusted_proxies: words(&server.trusted_proxies),
         limits: server.limits.clone(),
         amqp: server.amqp.clone(),
-        sessions: sessions::doors(config, folder.as_ref())?,
+        sessions: sessions::routes(config, folder.as_ref())?,
         runners: config.runners,
         replica: Some(holder::host().unwrap_or_else(|| "server".to_owned())),
         data_dir: folder,

@@ -17,8 +17,8 @@ use crate::{
     holder,
 };
 
-/// What the doors need to know about sessions.
-pub fn doors(config: &Config, folder: Option<&PathBuf>) -> Result<SessionOptions, Failure> {
+/// What the routes need to know about sessions.
+pub fn routes(config: &Config, folder: Option<&PathBuf>) -> Result<SessionOptions, Failure> {
     let sessions = &config.sessions;
     sessions.check()?;
     let options = SessionOptions {

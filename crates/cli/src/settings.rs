@@ -57,7 +57,7 @@ pub fn run(verb: &Verb, shared: &Shared) -> Outcome {
             let config = shared.load()?;
             config::check_timing(&config)?;
             config.server.check()?;
-            sessions::doors(&config, None)?;
+            sessions::routes(&config, None)?;
             sessions::worker(&config, None)?;
             config.poll.check().map_err(config::wrong)?;
             eprintln!("the configuration is fine");

@@ -156,7 +156,7 @@ pub enum Cause {
         token: Token,
         /// How long it still binds the authority if it is not renewed.
         left_ms: u64,
-        /// Its labels, so that a door can decide what the asker may know.
+        /// Its labels, so that a route can decide what the asker may know.
         labels: Labels,
     },
     /// The holder has as many leases of this kind as it may have.

@@ -107,7 +107,7 @@ impl State {
         Self::Ended,
     ];
 
-    /// The word used in every door and store.
+    /// The word used in every route and store.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::New => "new",

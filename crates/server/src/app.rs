@@ -1,4 +1,4 @@
-//! What every door has at hand.
+//! What every route has at hand.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     Limits,
-    auth::{Credentials, Failures, Guard},
+    auth::{Credentials, Failures, Networks},
     metrics::Metrics,
     outbox::Outbox,
     pictures::Pictures,
@@ -17,7 +17,7 @@ use crate::{
     streams::{Hub, Rooms},
 };
 
-/// What every door has at hand. Cheap to clone.
+/// What every route has at hand. Cheap to clone.
 #[derive(Clone)]
 pub struct App(Arc<Parts>);
 
@@ -25,7 +25,7 @@ pub(crate) struct Parts {
     pub authority: Arc<dyn Authority>,
     pub clock: Arc<dyn Clock>,
     pub credentials: Arc<Credentials>,
-    pub guard: Guard,
+    pub guard: Networks,
     pub failures: Failures,
     pub metrics: Metrics,
     pub shed: Shed,

@@ -16,7 +16,7 @@ use serde::{
 };
 use tokio::time::timeout;
 
-use crate::{Limits, Reject, frame::too_slow, place::Place};
+use crate::{Limits, Reject, budget::BudgetSlot, frame::too_slow};
 
 /// What a call to the kernel's own interface may always hold: a transaction has several records of
 /// 256 KiB each.
@@ -147,7 +147,7 @@ async fn read_any(request: Request, limit: BodyLimit) -> Result<Bytes, Reject> {
     };
     let bytes = whole.to_bytes();
     // Only a request that is whole takes a place from others.
-    if let Some(place) = head.extensions.get::<Arc<Place>>() {
+    if let Some(place) = head.extensions.get::<Arc<BudgetSlot>>() {
         place.take()?;
     }
     Ok(bytes)

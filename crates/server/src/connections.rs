@@ -19,7 +19,7 @@ use tokio::{
     time::{Instant, Sleep, sleep},
 };
 
-use crate::{Limits, auth::Guard, metrics::Metrics};
+use crate::{Limits, auth::Networks, metrics::Metrics};
 
 /// How long a connection may take to its first byte, after the encryption's handshake.
 pub(crate) const FIRST_BYTE: Duration = Duration::from_secs(10);
@@ -30,11 +30,11 @@ const LOG_EVERY: Duration = Duration::from_secs(5);
 #[derive(Clone)]
 pub(crate) struct Admission<A> {
     inner: A,
-    places: Arc<Places>,
+    places: Arc<Slots>,
 }
 
 impl<A> Admission<A> {
-    pub fn new(inner: A, places: Arc<Places>) -> Self {
+    pub fn new(inner: A, places: Arc<Slots>) -> Self {
         Self { inner, places }
     }
 }
@@ -52,7 +52,7 @@ where
 
     fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
         let peer = stream.peer_addr();
-        let place = peer.and_then(|peer| Places::enter(&self.places, peer.ip().to_canonical()));
+        let place = peer.and_then(|peer| Slots::enter(&self.places, peer.ip().to_canonical()));
         match place {
             Ok(place) => {
                 let accepted = self.inner.accept(stream, service);
@@ -75,18 +75,18 @@ struct Counts {
 }
 
 /// The places for connections.
-pub(crate) struct Places {
+pub(crate) struct Slots {
     all: usize,
     per_address: usize,
     /// Many clients stand behind one trusted proxy.
-    guard: Guard,
+    guard: Networks,
     metrics: Metrics,
     // A plain mutex: held for a look-up, never over an await.
     counts: Mutex<Counts>,
 }
 
-impl Places {
-    pub fn new(limits: &Limits, guard: Guard, metrics: Metrics) -> Arc<Self> {
+impl Slots {
+    pub fn new(limits: &Limits, guard: Networks, metrics: Metrics) -> Arc<Self> {
         Arc::new(Self {
             all: limits.connections,
             per_address: limits.connections_per_address,
@@ -96,7 +96,7 @@ impl Places {
         })
     }
 
-    fn enter(places: &Arc<Self>, address: IpAddr) -> io::Result<Place> {
+    fn enter(places: &Arc<Self>, address: IpAddr) -> io::Result<Slot> {
         let mut counts = places.counts();
         let own = counts.by_address.get(&address).copied().unwrap_or(0);
         let full = counts.all >= places.all;
@@ -122,7 +122,7 @@ impl Places {
         counts.all += 1;
         *counts.by_address.entry(address).or_default() += 1;
         drop(counts);
-        Ok(Place {
+        Ok(Slot {
             places: places.clone(),
             address,
         })
@@ -134,12 +134,12 @@ impl Places {
 }
 
 /// One connection's place; given back when dropped.
-struct Place {
-    places: Arc<Places>,
+struct Slot {
+    places: Arc<Slots>,
     address: IpAddr,
 }
 
-impl Drop for Place {
+impl Drop for Slot {
     fn drop(&mut self) {
         let mut counts = self.places.counts();
         counts.all = counts.all.saturating_sub(1);
@@ -157,11 +157,11 @@ pub(crate) struct Admitted<T> {
     stream: T,
     /// Until the first byte.
     silence: Option<Pin<Box<Sleep>>>,
-    _place: Place,
+    _place: Slot,
 }
 
 impl<T> Admitted<T> {
-    fn new(stream: T, place: Place) -> Self {
+    fn new(stream: T, place: Slot) -> Self {
         Self {
             stream,
             silence: Some(Box::pin(sleep(FIRST_BYTE))),

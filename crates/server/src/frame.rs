@@ -27,7 +27,7 @@ use crate::{
     App, Reject,
     auth::{Caller, Origin},
     body::BodyLimit,
-    place::{Place, StreamBody},
+    budget::{BudgetSlot, StreamBody},
     problem::of_status,
     shed::Class,
 };
@@ -73,7 +73,7 @@ pub(crate) async fn frame(
     request.extensions_mut().insert(known.clone());
     let body = BodyLimit::of(&app.parts().limits);
     request.extensions_mut().insert(body);
-    let place = Place::new(app.clone(), class);
+    let place = BudgetSlot::new(app.clone(), class);
     request.extensions_mut().insert(place.clone());
     let api = request.uri().path().starts_with("/api/");
     let response = admitted(&app, origin, class, &place, request, next).await;
@@ -111,7 +111,7 @@ async fn admitted(
     app: &App,
     origin: Origin,
     class: Class,
-    place: &Place,
+    place: &BudgetSlot,
     request: Request,
     next: Next,
 ) -> Response {

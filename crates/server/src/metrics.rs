@@ -229,7 +229,7 @@ impl Metrics {
         it
     }
 
-    /// Adds further metrics to the registry: for doors that bring their own.
+    /// Adds further metrics to the registry: for routes that bring their own.
     pub fn register(&self, add: impl FnOnce(&mut Registry)) {
         add(&mut self.registry.lock().unwrap_or_else(PoisonError::into_inner));
     }
@@ -361,7 +361,7 @@ impl Metrics {
         let it = Self::new();
         let figures = crate::outbox::Figures::default();
         it.register(|registry| figures.register(registry));
-        crate::doors::v3::example(&it);
+        crate::routes::v3::example(&it);
         let took = Duration::from_millis(1);
         it.operation("acquire", "granted", took);
         it.request("GET", "/healthz", 200, took);

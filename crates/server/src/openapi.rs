@@ -24,8 +24,8 @@ use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
     App,
-    doors::{self, v3::SessionOptions},
     metrics::Metrics,
+    routes::{self, v3::SessionOptions},
 };
 
 #[derive(utoipa::OpenApi)]
@@ -54,18 +54,18 @@ const WITH_INPUT: [(&str, &str); 3] = [
     ("415", "Only application/json is accepted"),
 ];
 
-/// The specification of every door.
+/// The specification of every route.
 pub fn openapi() -> OpenApi {
-    let sessions = doors::v3::router(SessionOptions::default(), &Metrics::new())
+    let sessions = routes::v3::router(SessionOptions::default(), &Metrics::new())
         .expect("the default settings are valid");
-    let (_, api) = with_spec(doors::all().merge(sessions));
+    let (_, api) = with_spec(routes::all().merge(sessions));
     api
 }
 
 /// The routes, with one more that serves their specification.
-pub(crate) fn with_spec(doors: OpenApiRouter<App>) -> (axum::Router<App>, OpenApi) {
+pub(crate) fn with_spec(routes: OpenApiRouter<App>) -> (axum::Router<App>, OpenApi) {
     let (router, api) = OpenApiRouter::with_openapi(Base::openapi())
-        .merge(doors)
+        .merge(routes)
         .split_for_parts();
     let api = finished(api);
     // Written once: it does not change while the server runs.

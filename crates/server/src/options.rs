@@ -8,7 +8,7 @@ use leasehold_api::{
 };
 use secrecy::SecretString;
 
-use crate::{Limits, auth::TokenSpec, doors::v3::SessionOptions};
+use crate::{Limits, auth::TokenSpec, routes::v3::SessionOptions};
 
 /// Settings of the server.
 #[derive(Clone, Debug)]

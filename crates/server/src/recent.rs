@@ -6,17 +6,17 @@ use lease::{Lease, LeaseId, LeaseRef};
 
 /// How many are remembered. An id's last bits are the revision of its grant, so these are about the
 /// last so many changes.
-const PLACES: usize = 4_096;
+const ENTRIES: usize = 4_096;
 
-type Place = Mutex<Option<(LeaseId, LeaseRef)>>;
+type Entry = Mutex<Option<(LeaseId, LeaseRef)>>;
 
 /// A table with one place per id, in which a newer lease takes an older one's place. It proves nothing:
 /// whoever uses what it says has the authority compare key, token and holder.
-pub(crate) struct Recent(Box<[Place]>);
+pub(crate) struct Recent(Box<[Entry]>);
 
 impl Default for Recent {
     fn default() -> Self {
-        Self((0..PLACES).map(|_| Mutex::default()).collect())
+        Self((0..ENTRIES).map(|_| Mutex::default()).collect())
     }
 }
 

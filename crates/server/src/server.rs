@@ -15,16 +15,16 @@ use utoipa_axum::router::OpenApiRouter;
 use crate::{
     App, Options,
     app::Parts,
-    auth::{self, CredentialStore, Credentials, Failures, Guard},
-    connections::{Admission, Places},
-    doors, frame,
+    auth::{self, CredentialStore, Credentials, Failures, Networks},
+    connections::{Admission, Slots},
+    frame,
     metrics::Metrics,
     openapi,
     options::RunnerOptions,
     outbox,
     pictures::Pictures,
     recent::Recent,
-    registry, replicas, sampler,
+    registry, replicas, routes, sampler,
     shed::Shed,
     streams::{Hub, Rooms},
     tls::Certificate,
@@ -81,7 +81,7 @@ pub struct Builder {
     options: Options,
     authority: Option<Arc<dyn Authority>>,
     clock: Option<Arc<dyn Clock>>,
-    doors: Option<OpenApiRouter<App>>,
+    routes: Option<OpenApiRouter<App>>,
     metrics: Metrics,
 }
 
@@ -104,13 +104,13 @@ impl Builder {
         self
     }
 
-    /// One more door, beside those that every server has.
-    pub fn door(mut self, door: OpenApiRouter<App>) -> Self {
-        self.doors = Some(self.doors.unwrap_or_default().merge(door));
+    /// One more route, beside those that every server has.
+    pub fn route(mut self, route: OpenApiRouter<App>) -> Self {
+        self.routes = Some(self.routes.unwrap_or_default().merge(route));
         self
     }
 
-    /// The registry that doors from outside count in.
+    /// The registry that routes from outside count in.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
     }
@@ -121,7 +121,7 @@ impl Builder {
         let authority = self.authority.ok_or(Error::Missing("an authority"))?;
         let clock = self.clock.ok_or(Error::Missing("a clock"))?;
         options.limits.check()?;
-        let guard = Guard::new(options.lan_guard.as_ref(), &options.trusted_proxies)?;
+        let guard = Networks::new(options.lan_guard.as_ref(), &options.trusted_proxies)?;
         if options.tls.is_none() && !options.insecure_listen && !options.listen.ip().is_loopback() {
             return Err(Error::Unencrypted(options.listen));
         }
@@ -131,7 +131,7 @@ impl Builder {
             .as_ref()
             .map(|options| Certificate::load(options, data_dir))
             .transpose()?;
-        let sessions = doors::v3::router(options.sessions, &self.metrics)?;
+        let sessions = routes::v3::router(options.sessions, &self.metrics)?;
         let credentials = Credentials::open(
             data_dir,
             &options.tokens,
@@ -170,15 +170,15 @@ impl Builder {
             closing: CancellationToken::new(),
             tasks: TaskTracker::new(),
         });
-        let doors = doors::all()
+        let routes = routes::all()
             .merge(sessions)
-            .merge(self.doors.unwrap_or_default());
+            .merge(self.routes.unwrap_or_default());
         Ok(Server {
             app,
             listener: listener.into_std().map_err(listen)?,
             local_addr,
             tls,
-            doors,
+            routes,
             pending,
             following,
             runners: options.runners,
@@ -193,7 +193,7 @@ pub struct Server {
     listener: std::net::TcpListener,
     local_addr: SocketAddr,
     tls: Option<Certificate>,
-    doors: OpenApiRouter<App>,
+    routes: OpenApiRouter<App>,
     pending: Option<outbox::Pending>,
     following: registry::view::Pending,
     runners: RunnerOptions,
@@ -231,7 +231,7 @@ impl Server {
         let address = self.url();
         let app = self.app;
         let parts = app.parts();
-        let (router, _) = openapi::with_spec(self.doors);
+        let (router, _) = openapi::with_spec(self.routes);
         let router = router
             .layer(middleware::from_fn_with_state(app.clone(), frame::frame))
             .with_state(app.clone());
@@ -318,7 +318,7 @@ impl Server {
             .timer(TokioTimer::new())
             .keep_alive_interval(HTTP2_KEEP_ALIVE.0)
             .keep_alive_timeout(HTTP2_KEEP_ALIVE.1);
-        let places = Places::new(&parts.limits, parts.guard.clone(), parts.metrics.clone());
+        let places = Slots::new(&parts.limits, parts.guard.clone(), parts.metrics.clone());
         let served = if let Some(certificate) = self.tls {
             let acceptor =
                 RustlsAcceptor::new(certificate.config()).acceptor(NoDelayAcceptor::new());

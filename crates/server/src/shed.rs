@@ -27,7 +27,7 @@ pub(crate) enum Class {
 
 impl Class {
     /// The class of a request, by the last words of its path: the same verbs mean the same in every
-    /// door.
+    /// route.
     pub fn of(method: &Method, path: &str) -> Self {
         if !path.starts_with("/api/v") {
             return Self::Free;

@@ -1,4 +1,4 @@
-//! The authorities: one trait of the kernel, three homes for its state.
+//! The authorities: one trait of the kernel, three backends for its state.
 //!
 //! [`open`] makes one from a URL.
 

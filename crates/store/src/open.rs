@@ -6,7 +6,7 @@ use lease::{Authority, Clock, engine::RenewalEvents, redact};
 
 use crate::{
     embedded::{self, Embedded},
-    migrate::{self, Bolt},
+    migrate::{self, Maintenance},
     postgres::{self, Postgres},
     redis::{self, Redis},
 };
@@ -171,7 +171,7 @@ pub enum OpenError {
     Store(#[from] lease::Error),
     /// The store is being moved, or was.
     #[error("{0}")]
-    Bolted(Bolt),
+    Maintenance(Maintenance),
 }
 
 #[derive(Clone)]
@@ -232,8 +232,8 @@ pub async fn open(
     options: Options,
     clock: Arc<dyn Clock>,
 ) -> Result<Store, OpenError> {
-    if let Some(bolt) = migrate::bolt_of(url).await? {
-        return Err(OpenError::Bolted(bolt));
+    if let Some(maintenance) = migrate::maintenance_of(url).await? {
+        return Err(OpenError::Maintenance(maintenance));
     }
     match url {
         StoreUrl::Memory => {

@@ -32,7 +32,7 @@ use super::{
     publish::{Letter, Publisher},
     source,
     tenure::Tenure,
-    zones::{self, Place},
+    zones::{self, Region},
 };
 use crate::{
     ffmpeg,
@@ -541,9 +541,9 @@ fn letter<'a, T>(
 fn counted(camera: &lease::registry::Camera, areas: &[Area]) -> Vec<Moved> {
     let count = |area: &Area| {
         let zone = match zones::place(camera, area) {
-            Place::Zone(zone) => Some(zone),
-            Place::Anywhere => None,
-            Place::Ignored => return None,
+            Region::Zone(zone) => Some(zone),
+            Region::Anywhere => None,
+            Region::Ignored => return None,
         };
         Some(Moved {
             zone_id: zone.map(|zone| zone.zone_id),

@@ -8,7 +8,7 @@ use super::motion::Area;
 
 /// What an area of motion means.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) enum Place<'a> {
+pub(super) enum Region<'a> {
     /// It lies in this zone, and that counts.
     Zone(&'a Zone),
     /// The camera has no zones that count, so everything does.
@@ -19,7 +19,7 @@ pub(super) enum Place<'a> {
 
 /// Where an area lies. Where zones overlap, the larger priority wins; of two equal ones the one that
 /// excludes, then the smaller number.
-pub(super) fn place<'a>(camera: &'a Camera, area: &Area) -> Place<'a> {
+pub(super) fn place<'a>(camera: &'a Camera, area: &Area) -> Region<'a> {
     let found = camera
         .zones
         .iter()
@@ -32,10 +32,10 @@ pub(super) fn place<'a>(camera: &'a Camera, area: &Area) -> Place<'a> {
             )
         });
     match found {
-        Some(zone) if zone.kind == ZoneKind::Include => Place::Zone(zone),
-        Some(_) => Place::Ignored,
-        None if camera.zones.iter().any(|it| it.kind == ZoneKind::Include) => Place::Ignored,
-        None => Place::Anywhere,
+        Some(zone) if zone.kind == ZoneKind::Include => Region::Zone(zone),
+        Some(_) => Region::Ignored,
+        None if camera.zones.iter().any(|it| it.kind == ZoneKind::Include) => Region::Ignored,
+        None => Region::Anywhere,
     }
 }
 
@@ -147,17 +147,17 @@ mod tests {
         }
     }
 
-    fn number(place: Place<'_>) -> Option<u32> {
+    fn number(place: Region<'_>) -> Option<u32> {
         match place {
-            Place::Zone(zone) => Some(zone.zone_id),
-            Place::Anywhere | Place::Ignored => None,
+            Region::Zone(zone) => Some(zone.zone_id),
+            Region::Anywhere | Region::Ignored => None,
         }
     }
 
     #[test]
     fn without_zones_everything_counts() {
         let camera = camera(Vec::new());
-        assert_eq!(place(&camera, &area(0.0, 0.0, 9.0, 9.0)), Place::Anywhere);
+        assert_eq!(place(&camera, &area(0.0, 0.0, 9.0, 9.0)), Region::Anywhere);
     }
 
     #[test]
@@ -168,8 +168,11 @@ mod tests {
             1,
             rectangle(0.0, 0.0, 50.0, 50.0),
         )]);
-        assert_eq!(place(&camera, &area(10.0, 10.0, 9.0, 9.0)), Place::Ignored);
-        assert_eq!(place(&camera, &area(90.0, 10.0, 9.0, 9.0)), Place::Anywhere);
+        assert_eq!(place(&camera, &area(10.0, 10.0, 9.0, 9.0)), Region::Ignored);
+        assert_eq!(
+            place(&camera, &area(90.0, 10.0, 9.0, 9.0)),
+            Region::Anywhere
+        );
     }
 
     #[test]
@@ -181,7 +184,7 @@ mod tests {
             rectangle(0.0, 0.0, 50.0, 50.0),
         )]);
         assert_eq!(number(place(&camera, &area(10.0, 10.0, 9.0, 9.0))), Some(7));
-        assert_eq!(place(&camera, &area(90.0, 10.0, 9.0, 9.0)), Place::Ignored);
+        assert_eq!(place(&camera, &area(90.0, 10.0, 9.0, 9.0)), Region::Ignored);
     }
 
     #[test]
@@ -189,7 +192,7 @@ mod tests {
         let whole = || rectangle(0.0, 0.0, 100.0, 100.0);
         let inner = || rectangle(20.0, 20.0, 40.0, 40.0);
         let moving = area(28.0, 28.0, 4.0, 4.0);
-        let of = |zones| place(&camera(zones), &moving) == Place::Ignored;
+        let of = |zones| place(&camera(zones), &moving) == Region::Ignored;
         assert!(of(vec![
             zone(1, ZoneKind::Include, 100, whole()),
             zone(2, ZoneKind::Exclude, 200, inner())
@@ -245,7 +248,7 @@ mod tests {
         assert_eq!(number(place(&camera, &large)), Some(1));
         camera.zone_test = ZoneTest::CenterAndOverlap;
         camera.iou_threshold = 0.2;
-        assert_eq!(place(&camera, &large), Place::Ignored);
+        assert_eq!(place(&camera, &large), Region::Ignored);
         camera.iou_threshold = 0.1;
         assert_eq!(number(place(&camera, &large)), Some(1));
     }

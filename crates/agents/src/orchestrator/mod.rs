@@ -350,7 +350,7 @@ fn spawn(context: &Arc<Context>, key: &Key) {
         running.insert(key.clone(), sender);
         receiver
     };
-    let place = Place {
+    let place = Running {
         context: context.clone(),
         key: key.clone(),
     };
@@ -360,12 +360,12 @@ fn spawn(context: &Arc<Context>, key: &Key) {
 }
 
 /// A session's place among the running ones, given up however its task ends.
-struct Place {
+struct Running {
     context: Arc<Context>,
     key: Key,
 }
 
-impl Drop for Place {
+impl Drop for Running {
     fn drop(&mut self) {
         self.context.running().remove(&self.key);
     }

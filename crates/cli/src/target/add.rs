@@ -5,7 +5,7 @@ use std::{process::ExitCode, sync::Arc};
 use lease::Authority;
 use serde_json::{Map, Value};
 
-use super::{Place, change};
+use super::{StoreArgument, change};
 use crate::exit::{Exit, Failure, Outcome};
 
 /// Add a target, or change the named fields of one that exists
@@ -35,7 +35,7 @@ pub struct Arguments {
     #[arg(long, value_name = "NAME=VALUE")]
     set: Vec<String>,
     #[command(flatten)]
-    pub place: Place,
+    pub place: StoreArgument,
 }
 
 /// Writes it.

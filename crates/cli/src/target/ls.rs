@@ -7,7 +7,7 @@ use leasehold_api::TargetList;
 use leasehold_client::documents::Pages;
 use serde_json::{Map, Value};
 
-use super::{Place, fields};
+use super::{StoreArgument, fields};
 use crate::{
     exit::Outcome,
     print::{self, Format},
@@ -28,7 +28,7 @@ pub struct Arguments {
     #[command(flatten)]
     format: Format,
     #[command(flatten)]
-    pub place: Place,
+    pub place: StoreArgument,
 }
 
 /// Reads and shows them.

@@ -30,7 +30,7 @@ pub enum Verb {
 
 /// Where the targets are.
 #[derive(clap::Args, Debug)]
-pub struct Place {
+pub struct StoreArgument {
     /// Where the state lives: redis://…, postgres://…, embedded:DIR [default: the server]
     #[arg(long, value_name = "URL", conflicts_with = "server")]
     store: Option<String>,

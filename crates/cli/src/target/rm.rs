@@ -4,7 +4,7 @@ use std::{process::ExitCode, sync::Arc};
 
 use lease::Authority;
 
-use super::{Place, change, unknown};
+use super::{StoreArgument, change, unknown};
 use crate::exit::Outcome;
 
 /// Remove targets; nobody polls them any more
@@ -17,7 +17,7 @@ pub struct Arguments {
     #[arg(value_name = "TARGET", required = true)]
     ids: Vec<String>,
     #[command(flatten)]
-    pub place: Place,
+    pub place: StoreArgument,
 }
 
 /// Removes them.

@@ -4,7 +4,7 @@ use std::{process::ExitCode, sync::Arc};
 
 use lease::Authority;
 
-use super::{Place, change, unknown};
+use super::{StoreArgument, change, unknown};
 use crate::exit::Outcome;
 
 /// Which targets.
@@ -14,7 +14,7 @@ pub struct Arguments {
     #[arg(value_name = "TARGET", required = true)]
     ids: Vec<String>,
     #[command(flatten)]
-    pub place: Place,
+    pub place: StoreArgument,
 }
 
 /// Stop polling targets, without removing them

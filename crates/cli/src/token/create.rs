@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use leasehold_api::{CredentialRequest, CredentialSecret, Seconds};
 use leasehold_server::auth::Scope;
 
-use super::Place;
+use super::Source;
 use crate::{
     config::Period,
     exit::{Exit, Failure, Outcome},
@@ -59,7 +59,7 @@ impl Arguments {
 }
 
 /// Makes it. The credential goes to standard output, everything else to standard error.
-pub async fn run(arguments: Arguments, place: &Place) -> Outcome {
+pub async fn run(arguments: Arguments, place: &Source) -> Outcome {
     let request = CredentialRequest {
         name: arguments.name,
         scopes: arguments.scopes.iter().map(ToString::to_string).collect(),

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use super::Place;
+use super::Source;
 use crate::{
     exit::Outcome,
     print::{self, Format},
@@ -22,7 +22,7 @@ pub struct Arguments {
 }
 
 /// Lists.
-pub async fn run(arguments: &Arguments, place: &Place) -> Outcome {
+pub async fn run(arguments: &Arguments, place: &Source) -> Outcome {
     let mut rows = print::table([
         "ID", "NAME", "SCOPES", "TENANT", "STATE", "CREATED", "EXPIRES",
     ]);

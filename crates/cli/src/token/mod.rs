@@ -3,14 +3,14 @@
 
 mod create;
 mod ls;
-mod place;
 mod revoke;
 mod rotate;
+mod source;
 
 use clap::Subcommand;
 
 use crate::{config::Config, exit::Outcome};
-use place::Place;
+use source::Source;
 
 /// The verbs of `leasehold credential`.
 #[derive(Subcommand, Debug)]
@@ -26,7 +26,7 @@ pub async fn run(verb: Verb, config: Config) -> Outcome {
     if let Verb::Create(arguments) = &verb {
         arguments.check()?;
     }
-    let place = Place::find(&config).await?;
+    let place = Source::find(&config).await?;
     let done = match verb {
         Verb::Create(arguments) => create::run(arguments, &place).await,
         Verb::Ls(arguments) => ls::run(&arguments, &place).await,

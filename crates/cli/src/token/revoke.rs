@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use super::Place;
+use super::Source;
 use crate::exit::Outcome;
 
 /// Revoke a credential; every replica rejects it and ends its streams within half a second
@@ -17,7 +17,7 @@ pub struct Arguments {
 }
 
 /// Revokes.
-pub async fn run(arguments: &Arguments, place: &Place) -> Outcome {
+pub async fn run(arguments: &Arguments, place: &Source) -> Outcome {
     let found = place.one(&arguments.id).await?;
     place.revoke(&found.id).await?;
     eprintln!("revoked credential {} ({})", found.id, found.name);

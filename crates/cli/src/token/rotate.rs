@@ -1,6 +1,6 @@
 //! `leasehold credential rotate`.
 
-use super::{Place, create};
+use super::{Source, create};
 use crate::{config::Period, exit::Outcome, print::Format};
 
 /// Give a credential a new secret; it keeps its id, its rights and its expiry
@@ -21,7 +21,7 @@ pub struct Arguments {
 }
 
 /// Rotates.
-pub async fn run(arguments: &Arguments, place: &Place) -> Outcome {
+pub async fn run(arguments: &Arguments, place: &Source) -> Outcome {
     let found = place.one(&arguments.id).await?;
     let rotated = place.rotate(&found.id, arguments.grace.millis()).await?;
     create::show("rotated", &rotated, arguments.format)

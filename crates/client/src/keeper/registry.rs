@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use super::{Loss, state::Holding};
 
 /// Where a key is.
-pub(super) enum Place {
+pub(super) enum Stage {
     /// An acquire for it is under way.
     Asked,
     /// Held.
@@ -39,13 +39,13 @@ pub(super) enum Busy {
 
 #[derive(Default)]
 pub(super) struct Registry {
-    places: HashMap<Key, Place>,
+    places: HashMap<Key, Stage>,
     releases: Vec<Release>,
     pub stopping: bool,
 }
 
 impl Registry {
-    /// Puts all keys into [`Place::Asked`], or none.
+    /// Puts all keys into [`Stage::Asked`], or none.
     pub fn ask(&mut self, keys: &[Key], holder: &Holder) -> Result<(), Busy> {
         if self.stopping {
             return Err(Busy::Stopping);
@@ -53,14 +53,14 @@ impl Registry {
         for key in keys {
             let token = match self.places.get(key) {
                 None => continue,
-                Some(Place::Releasing) => return Err(Busy::Releasing),
-                Some(Place::Asked) => Token::ZERO,
-                Some(Place::Held(holding)) => holding.token(),
+                Some(Stage::Releasing) => return Err(Busy::Releasing),
+                Some(Stage::Asked) => Token::ZERO,
+                Some(Stage::Held(holding)) => holding.token(),
             };
             return Err(Busy::Here(self.here(key, token, holder)));
         }
         for key in keys {
-            self.places.insert(key.clone(), Place::Asked);
+            self.places.insert(key.clone(), Stage::Asked);
         }
         Ok(())
     }
@@ -84,7 +84,7 @@ impl Registry {
     /// The acquire for these keys is over; what it did not get is free again.
     pub fn asked(&mut self, keys: &[Key]) {
         for key in keys {
-            if matches!(self.places.get(key), Some(Place::Asked)) {
+            if matches!(self.places.get(key), Some(Stage::Asked)) {
                 self.places.remove(key);
             }
         }
@@ -92,7 +92,7 @@ impl Registry {
 
     /// An older holding of the key, under another token, is over: this grant says so.
     pub fn hold(&mut self, key: Key, holding: Arc<Holding>) {
-        if let Some(Place::Held(older)) = self.places.insert(key, Place::Held(holding)) {
+        if let Some(Stage::Held(older)) = self.places.insert(key, Stage::Held(holding)) {
             older.end(Loss::Stolen);
         }
     }
@@ -100,15 +100,15 @@ impl Registry {
     /// All that is held, in no order.
     pub fn held(&self) -> impl Iterator<Item = &Arc<Holding>> {
         self.places.values().filter_map(|place| match place {
-            Place::Held(holding) => Some(holding),
-            Place::Asked | Place::Releasing => None,
+            Stage::Held(holding) => Some(holding),
+            Stage::Asked | Stage::Releasing => None,
         })
     }
 
     /// The holding of a key, if it is held under this token.
     pub fn find(&self, key: &Key, token: Token) -> Option<&Arc<Holding>> {
         match self.places.get(key) {
-            Some(Place::Held(holding)) if holding.token() == token => Some(holding),
+            Some(Stage::Held(holding)) if holding.token() == token => Some(holding),
             _ => None,
         }
     }
@@ -121,7 +121,7 @@ impl Registry {
     /// Forgets a holding that is over. A newer one of the same key stays.
     pub fn forget(&mut self, holding: &Arc<Holding>) {
         let key = holding.reference().key;
-        if let Some(Place::Held(held)) = self.places.get(&key)
+        if let Some(Stage::Held(held)) = self.places.get(&key)
             && Arc::ptr_eq(held, holding)
         {
             self.places.remove(&key);
@@ -145,7 +145,7 @@ impl Registry {
         if !maybe_live || self.is_busy(&lease.key) {
             return false;
         }
-        self.places.insert(lease.key.clone(), Place::Releasing);
+        self.places.insert(lease.key.clone(), Stage::Releasing);
         self.releases.push(Release {
             worth_ms: lease.ttl.millis() + lease.on_outage.withheld_millis(),
             lease: LeaseRef::from(&lease),
@@ -156,10 +156,10 @@ impl Registry {
 
     /// Queues the release of a lease that never became a holding.
     pub fn give_back_orphan(&mut self, lease: &lease::Lease) {
-        if self.is_busy(&lease.key) && !matches!(self.places.get(&lease.key), Some(Place::Asked)) {
+        if self.is_busy(&lease.key) && !matches!(self.places.get(&lease.key), Some(Stage::Asked)) {
             return;
         }
-        self.places.insert(lease.key.clone(), Place::Releasing);
+        self.places.insert(lease.key.clone(), Stage::Releasing);
         self.releases.push(Release {
             worth_ms: lease.ttl.millis() + lease.on_outage.withheld_millis(),
             lease: LeaseRef::from(lease),
@@ -172,7 +172,7 @@ impl Registry {
     }
 
     pub fn released(&mut self, key: &Key) {
-        if matches!(self.places.get(key), Some(Place::Releasing)) {
+        if matches!(self.places.get(key), Some(Stage::Releasing)) {
             self.places.remove(key);
         }
     }
@@ -180,6 +180,6 @@ impl Registry {
     pub fn is_releasing(&self) -> bool {
         self.places
             .values()
-            .any(|place| matches!(place, Place::Releasing))
+            .any(|place| matches!(place, Stage::Releasing))
     }
 }

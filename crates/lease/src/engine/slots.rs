@@ -171,7 +171,7 @@ impl Slot {
 
 /// Where a key is, or would be.
 #[derive(Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct Position {
     hash: u64,
     pub slot: Option<SlotIndex>,
 }
@@ -204,13 +204,13 @@ impl Slots {
     }
 
     /// Looks a key up once; [`Slots::occupy`] then needs no second look.
-    pub fn locate(&self, key: &Key) -> Place {
+    pub fn locate(&self, key: &Key) -> Position {
         let hash = self.hasher.hash_one(key);
         let slot = self
             .by_key
             .find(hash, |&index| slot(&self.chunks, index).key == *key)
             .copied();
-        Place { hash, slot }
+        Position { hash, slot }
     }
 
     pub fn find_or_insert(&mut self, key: &Key) -> SlotIndex {
@@ -219,7 +219,7 @@ impl Slots {
     }
 
     /// The slot at a place, made if it is not there. Nothing may have changed since it was located.
-    pub fn occupy(&mut self, place: Place, key: &Key) -> SlotIndex {
+    pub fn occupy(&mut self, place: Position, key: &Key) -> SlotIndex {
         if let Some(index) = place.slot {
             return index;
         }

@@ -9,8 +9,8 @@ mod error;
 mod failures;
 mod folder;
 mod given;
-mod guard;
 mod known;
+mod networks;
 mod scope;
 mod secret;
 mod stored;
@@ -29,7 +29,7 @@ pub use error::Error;
 pub(crate) use failures::Failures;
 pub use folder::ADMIN_TOKEN_FILE;
 pub use given::{TokenSpec, env_tokens, parse_tokens};
-pub use guard::{Guard, Origin, default_networks};
+pub use networks::{Networks, Origin, default_networks};
 pub use scope::{Area, Level, Scope};
 pub use stored::{Created, Credential, CredentialStore, NewCredential, Previous, Stored};
 

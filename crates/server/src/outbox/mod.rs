@@ -1,6 +1,6 @@
 //! Every event to RabbitMQ. The history is the outbox: an event is there in the same atomic step as
 //! its change, and a cursor beside it says how far the broker has confirmed. One replica publishes at a
-//! time: its leader, who has the lease `duty:outbox`.
+//! time: its leader, who has the lease `leader:outbox`.
 
 mod heartbeats;
 mod publisher;

@@ -237,7 +237,7 @@ async fn versions(app: &App, request: &AcquireRequest, camera: &Camera) -> Resul
     if request.config_version.is_none() && request.zone_version.is_none() {
         return Ok(());
     }
-    let place = super::Place::new(&camera.tenant_id, &camera.site_id)?;
+    let place = super::SiteId::new(&camera.tenant_id, &camera.site_id)?;
     if !site::settings(app.authority(), &place)
         .await?
         .require_current_versions

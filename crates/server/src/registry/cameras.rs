@@ -8,7 +8,7 @@ use leasehold_api::Code;
 use serde_json::{Map, Value};
 
 use super::{
-    Place,
+    SiteId,
     items::{self, Item},
     place_of,
     store::{self, Found},
@@ -40,7 +40,7 @@ impl Item for Camera {
 
     fn settle(
         fields: &mut Map<String, Value>,
-        place: &Place,
+        place: &SiteId,
         text: Option<&str>,
     ) -> Result<(), Reject> {
         store::settle(fields, "tenant_id", place.tenant_id.clone().into())?;

@@ -12,7 +12,7 @@ use leasehold_client::documents::{Attempts, Contended};
 use leasehold_clock::Ticks;
 
 use super::{
-    Place, enter, invalid,
+    SiteId, enter, invalid,
     store::{self, Found},
     view,
 };
@@ -45,7 +45,7 @@ async fn look(app: &App) -> Result<(), Reject> {
     let all: Vec<Found<Deployment>> = store::all(authority, DEPLOYMENT, String::new()).await?;
     for found in all.iter().filter(|it| it.value.state.is_open()) {
         let deployment = &found.value;
-        let place = Place::new(&deployment.tenant_id, &deployment.site_id)?;
+        let place = SiteId::new(&deployment.tenant_id, &deployment.site_id)?;
         let now = authority.now().await?;
         let planned = app
             .sites()
@@ -71,7 +71,7 @@ async fn look(app: &App) -> Result<(), Reject> {
     Ok(())
 }
 
-fn key(place: &Place, group: &str) -> Result<Key, Reject> {
+fn key(place: &SiteId, group: &str) -> Result<Key, Reject> {
     if !lease::registry::is_name(group) {
         return Err(unknown());
     }
@@ -242,7 +242,7 @@ pub(crate) async fn shown(
     found: &Found<Deployment>,
 ) -> Result<leasehold_api::Deployment, Reject> {
     let it = &found.value;
-    let place = Place::new(&it.tenant_id, &it.site_id)?;
+    let place = SiteId::new(&it.tenant_id, &it.site_id)?;
     let now = app.authority().now().await?;
     let planned = app
         .sites()

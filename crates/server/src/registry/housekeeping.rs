@@ -10,7 +10,7 @@ use lease::{
 use leasehold_clock::Ticks;
 
 use super::{
-    Place, runners,
+    SiteId, runners,
     site::SITE_CHANGE,
     store::{self, Found},
     view::Planned,
@@ -59,7 +59,7 @@ impl Housekeeping {
         let mut counts: BTreeMap<&'static str, (i64, i64)> = BTreeMap::new();
         let mut seen = HashMap::new();
         for change in &changes {
-            let Some(place) = Place::of_id(change.key.id()) else {
+            let Some(place) = SiteId::of_id(change.key.id()) else {
                 continue;
             };
             let planned = app.sites().planned(app, &place, None, now).await?;

@@ -10,7 +10,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 
 use super::{
-    Place, index_key, site,
+    SiteId, index_key, site,
     store::{self, Condition, Found},
 };
 use crate::{App, Reject};
@@ -39,7 +39,7 @@ pub(crate) trait Item: Serialize + DeserializeOwned + PartialEq + Send + Sync {
     /// calls it, when it exists already.
     fn settle(
         fields: &mut Map<String, Value>,
-        place: &Place,
+        place: &SiteId,
         text: Option<&str>,
     ) -> Result<(), Reject>;
 
@@ -56,7 +56,7 @@ pub(crate) trait Item: Serialize + DeserializeOwned + PartialEq + Send + Sync {
 /// One of a site, by what a path calls it.
 pub(crate) async fn load<T: Item>(
     authority: &dyn Authority,
-    place: &Place,
+    place: &SiteId,
     text: &str,
 ) -> Result<Found<T>, Reject> {
     let name = T::name_of(text).ok_or_else(T::unknown)?;
@@ -68,7 +68,7 @@ pub(crate) async fn load<T: Item>(
 /// Adds one.
 pub(crate) async fn create<T: Item>(
     app: &App,
-    place: &Place,
+    place: &SiteId,
     Document(mut fields): Document,
 ) -> Result<Found<T>, Reject> {
     fields.retain(|name, _| !T::ANSWERED.contains(&name.as_str()));
@@ -102,7 +102,7 @@ pub(crate) async fn create<T: Item>(
 /// Changes the fields that are named. A caller that does not see secrets leaves them as they are.
 pub(crate) async fn update<T: Item>(
     app: &App,
-    place: &Place,
+    place: &SiteId,
     text: &str,
     condition: Condition,
     Document(mut change): Document,
@@ -145,7 +145,7 @@ pub(crate) async fn update<T: Item>(
 /// Removes one. Whoever owns it loses it in the same step: work that is gone keeps no lease.
 pub(crate) async fn delete<T: Item>(
     app: &App,
-    place: &Place,
+    place: &SiteId,
     text: &str,
     condition: Condition,
 ) -> Result<(), Reject> {
@@ -187,7 +187,7 @@ async fn lease_of(app: &App, owned: Option<&Key>) -> Result<Option<Lease>, Rejec
 /// Writes, if the document is still what was found. Says whether it was.
 async fn replace<T>(
     app: &App,
-    place: &Place,
+    place: &SiteId,
     found: &Found<T>,
     now: UnixMillis,
     mut writes: Vec<Write>,

@@ -28,12 +28,12 @@ use crate::{Reject, auth::Caller};
 /// Where something with a name of its own lives. Cameras are found by their names alone, so a name can be
 /// given only once; the name of a runner, once within a tenant.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-pub(crate) struct Place {
+pub(crate) struct SiteId {
     pub tenant_id: String,
     pub site_id: String,
 }
 
-impl Place {
+impl SiteId {
     pub fn new(tenant: &str, site: &str) -> Result<Self, Reject> {
         // The one check of both names.
         lease::registry::site_key(CAMERA, tenant, site, "-")?;
@@ -87,7 +87,7 @@ pub(crate) async fn place_of(
     authority: &dyn Authority,
     kind: &str,
     name: &str,
-) -> Result<Option<store::Found<Place>>, Reject> {
+) -> Result<Option<store::Found<SiteId>>, Reject> {
     // A name that nothing can have belongs to nothing.
     if !lease::registry::is_name(name) {
         return Ok(None);
@@ -96,8 +96,8 @@ pub(crate) async fn place_of(
 }
 
 /// A caller that is bound to a tenant stays in it.
-pub(crate) fn enter(caller: &Caller, tenant: &str, site: &str) -> Result<Place, Reject> {
-    let place = Place::new(tenant, site)?;
+pub(crate) fn enter(caller: &Caller, tenant: &str, site: &str) -> Result<SiteId, Reject> {
+    let place = SiteId::new(tenant, site)?;
     if caller.sees(Some(tenant)) {
         return Ok(place);
     }

@@ -14,7 +14,7 @@ use serde_json::Map;
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    Place, index_kind, invalid,
+    SiteId, index_kind, invalid,
     store::{self, Found},
 };
 use crate::{App, Reject, auth::Caller, query::MAX_PAGE};
@@ -33,8 +33,8 @@ pub(crate) fn holder(runner: &Runner) -> Result<Holder, Reject> {
     })
 }
 
-pub(crate) fn place(runner: &Runner) -> Place {
-    Place {
+pub(crate) fn place(runner: &Runner) -> SiteId {
+    SiteId {
         tenant_id: runner.tenant_id.clone(),
         site_id: runner.site_id.clone(),
     }
@@ -86,7 +86,7 @@ async fn place_in(
     authority: &dyn Authority,
     tenant: &str,
     id: &str,
-) -> Result<Option<Found<Place>>, Reject> {
+) -> Result<Option<Found<SiteId>>, Reject> {
     // A name that nothing can have belongs to nothing.
     if !is_name(tenant) || !is_name(id) {
         return Ok(None);
@@ -95,7 +95,7 @@ async fn place_in(
 }
 
 /// Where the only runner of this name lives.
-async fn only_place(authority: &dyn Authority, id: &str) -> Result<Option<Found<Place>>, Reject> {
+async fn only_place(authority: &dyn Authority, id: &str) -> Result<Option<Found<SiteId>>, Reject> {
     if !is_name(id) {
         return Ok(None);
     }
@@ -105,7 +105,7 @@ async fn only_place(authority: &dyn Authority, id: &str) -> Result<Option<Found<
         after: None,
         limit: 2,
     };
-    let (mut namesakes, _) = store::page::<Place>(authority, query).await?;
+    let (mut namesakes, _) = store::page::<SiteId>(authority, query).await?;
     if namesakes.len() > 1 {
         return Err(Reject::new(
             Code::NameAmbiguous,

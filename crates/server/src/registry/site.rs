@@ -11,7 +11,7 @@ use leasehold_client::documents::Contended;
 use serde_json::json;
 
 use super::{
-    Place,
+    SiteId,
     store::{self, Found},
 };
 use crate::{App, Reject};
@@ -23,14 +23,14 @@ const SITE: &str = "site";
 pub(super) const SITE_CHANGE: &str = "site-change";
 
 /// Notes that something in the site changed.
-pub(super) fn touch(place: &Place, now: UnixMillis) -> Result<Write, Reject> {
+pub(super) fn touch(place: &SiteId, now: UnixMillis) -> Result<Write, Reject> {
     store::put(place.site_key(SITE_CHANGE)?, &(), now, now, "changed")
 }
 
 /// What the site demands.
 pub(crate) async fn settings(
     authority: &dyn Authority,
-    place: &Place,
+    place: &SiteId,
 ) -> Result<SiteSettings, Reject> {
     let found = store::load(authority, place.site_key(SITE)?).await?;
     Ok(
@@ -41,7 +41,7 @@ pub(crate) async fn settings(
 }
 
 /// Changes what the site demands.
-pub(crate) async fn set(app: &App, place: &Place, settings: SiteSettings) -> Result<(), Reject> {
+pub(crate) async fn set(app: &App, place: &SiteId, settings: SiteSettings) -> Result<(), Reject> {
     let now = app.authority().now().await?;
     let transaction = Transaction {
         writes: vec![store::put(
@@ -60,7 +60,7 @@ pub(crate) async fn set(app: &App, place: &Place, settings: SiteSettings) -> Res
 }
 
 /// The versions of everything in the site.
-pub(crate) async fn version(app: &App, place: &Place) -> Result<SiteVersion, Reject> {
+pub(crate) async fn version(app: &App, place: &SiteId) -> Result<SiteVersion, Reject> {
     let now = app.authority().now().await?;
     let planned = app.sites().planned(app, place, None, now).await?;
     Ok(planned.version.clone())

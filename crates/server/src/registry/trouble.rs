@@ -10,7 +10,7 @@ use lease::{
 use leasehold_api::{CameraStatus, Parked};
 
 use super::{
-    Place,
+    SiteId,
     store::{self, Found},
 };
 use crate::{App, Reject};
@@ -25,7 +25,7 @@ pub(crate) fn shown(trouble: &Trouble) -> Option<Parked> {
 }
 
 fn key(camera: &Camera) -> Result<Key, Reject> {
-    Place::new(&camera.tenant_id, &camera.site_id)?.key(TROUBLE, &camera.camera_uuid)
+    SiteId::new(&camera.tenant_id, &camera.site_id)?.key(TROUBLE, &camera.camera_uuid)
 }
 
 /// What is known about one camera.
@@ -101,7 +101,7 @@ pub(crate) async fn note(
 }
 
 /// Forgets the troubles of a camera that is gone.
-pub(crate) async fn forget(app: &App, place: &Place, name: &str) -> Result<(), Reject> {
+pub(crate) async fn forget(app: &App, place: &SiteId, name: &str) -> Result<(), Reject> {
     let key = place.key(TROUBLE, name)?;
     if app.authority().record(key.clone()).await?.is_some() {
         let transaction = Transaction {

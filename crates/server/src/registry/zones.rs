@@ -4,7 +4,7 @@ use lease::registry::{FieldError, ZONE, Zone};
 use leasehold_api::Code;
 use serde_json::{Map, Value};
 
-use super::{Place, items::Item, store};
+use super::{SiteId, items::Item, store};
 use crate::Reject;
 
 impl Item for Zone {
@@ -26,7 +26,7 @@ impl Item for Zone {
 
     fn settle(
         fields: &mut Map<String, Value>,
-        _: &Place,
+        _: &SiteId,
         text: Option<&str>,
     ) -> Result<(), Reject> {
         match text {

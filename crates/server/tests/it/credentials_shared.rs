@@ -249,7 +249,7 @@ async fn nobody_makes_more_than_it_has_nor_reads_what_servers_keep() {
     }
 }
 
-on_every_home!(
+on_every_backend!(
     a_login_at_one_replica_is_known_at_the_other,
     a_revocation_at_one_replica_ends_streams_at_the_other,
     an_expired_credential_is_refused_everywhere,

@@ -276,7 +276,7 @@ async fn a_change_that_is_taken_back_gives_the_version_back() {
     }
 }
 
-on_every_home!(
+on_every_backend!(
     a_tag_names_one_version,
     of_many_edits_of_one_version_one_is_taken,
     edits_without_a_condition_lose_nothing,

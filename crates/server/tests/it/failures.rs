@@ -23,7 +23,7 @@ use tokio::{
 };
 use utoipa_axum::router::OpenApiRouter;
 
-use crate::support::{self, LONG, READER, Running, WRITER, options, start_door, start_with};
+use crate::support::{self, LONG, READER, Running, WRITER, options, start_route, start_with};
 
 const PANICS: [&str; 3] = [
     "/api/v1/test/panic",
@@ -70,7 +70,7 @@ async fn a_handler_that_panics_is_a_problem_and_the_server_lives() {
     // One place only: a panic must give it back.
     options.limits.others = 1;
     options.limits.streams = 1;
-    let server = start_door(options, panicking()).await;
+    let server = start_route(options, panicking()).await;
     for round in 0..3 {
         for path in PANICS {
             let told = problem(asked(&server, path).await, 500, "INTERNAL_ERROR").await;
@@ -100,7 +100,7 @@ impl Drop for Present {
     }
 }
 
-/// A door whose handler waits for a permit that may never come.
+/// A route whose handler waits for a permit that may never come.
 fn waiting(gate: &Arc<Semaphore>, present: &Arc<AtomicUsize>) -> OpenApiRouter<App> {
     let (gate, present) = (gate.clone(), present.clone());
     OpenApiRouter::new().route(
@@ -119,8 +119,8 @@ async fn a_request_that_takes_too_long_is_ended_and_its_place_is_free_again() {
     options.limits.request_timeout = leasehold_api::config::Period::from_millis(600);
     options.limits.others = 1;
     let present = Arc::new(AtomicUsize::new(0));
-    let door = waiting(&Arc::new(Semaphore::new(0)), &present);
-    let server = start_door(options, door).await;
+    let route = waiting(&Arc::new(Semaphore::new(0)), &present);
+    let server = start_route(options, route).await;
     for _ in 0..3 {
         let response = asked(&server, "/api/v1/test/wait").await;
         assert_eq!(response.headers()["retry-after"], "1");
@@ -138,7 +138,7 @@ async fn more_than_the_limit_is_turned_away_and_keeping_goes_on() {
     let mut options = options();
     options.limits.others = 2;
     let (gate, present) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
-    let server = start_door(options, waiting(&gate, &present)).await;
+    let server = start_route(options, waiting(&gate, &present)).await;
     let lease = server.acquire("job", "x", "h").await;
     let url = format!("{}/api/v1/test/wait", server.url);
     let busy: Vec<_> = (0..2)

@@ -1,4 +1,4 @@
-//! The life of leases through the door.
+//! The life of leases over HTTP.
 
 use std::{
     sync::{

@@ -235,7 +235,7 @@ async fn limits_of_the_kernels_interface_are_capped() {
     }
 }
 
-on_every_home!(
+on_every_backend!(
     nul_is_a_mistake_of_the_caller,
     limits_of_the_kernels_interface_are_capped
 );

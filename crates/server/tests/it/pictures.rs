@@ -194,7 +194,7 @@ async fn what_is_wrong_with_a_still_is_said_exactly() {
     assert_eq!(status, 415, "JSON is no picture");
 }
 
-on_every_home!(
+on_every_backend!(
     a_still_counts_only_under_the_current_token,
     a_still_is_shown_to_its_tenant_alone,
     what_is_wrong_with_a_still_is_said_exactly,

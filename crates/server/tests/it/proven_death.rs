@@ -105,7 +105,7 @@ async fn l15_what_stands_between_holder_and_server_proves_nothing() {
     assert!(is_live(&server, "x").await);
 }
 
-on_every_home!(
+on_every_backend!(
     l15_a_holder_that_stays_away_is_dead_after_the_linger,
     l15_a_holder_that_comes_back_within_the_linger_is_not_dead,
     l15_without_a_linger_a_death_counts_at_once,

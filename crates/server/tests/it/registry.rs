@@ -1,4 +1,4 @@
-//! Cameras, zones and runners through the door.
+//! Cameras, zones and runners over HTTP.
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
@@ -791,7 +791,7 @@ async fn scopes_are_needed() {
     assert_eq!(status, 403);
 }
 
-on_every_home!(
+on_every_backend!(
     a_camera_that_is_removed_while_it_is_acquired_keeps_no_lease,
     a_camera_lives_with_all_its_fields_and_defaults,
     every_wrong_field_of_a_camera_is_named_and_nothing_is_kept,

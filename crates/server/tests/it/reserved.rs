@@ -186,7 +186,7 @@ async fn a_runner_without_an_incarnation_is_known_by_its_address() {
     );
 }
 
-on_every_home!(
+on_every_backend!(
     reserved_kinds_belong_to_the_servers_own_agents,
     nobody_announces_itself_as_a_poller_without_the_right,
     two_callers_with_one_name_are_two_holders,

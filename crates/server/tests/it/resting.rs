@@ -266,7 +266,7 @@ async fn a_runner_that_has_been_away_for_long_is_forgotten() {
     );
 }
 
-on_every_home!(
+on_every_backend!(
     a_camera_that_is_switched_off_is_given_up_and_kept_in_the_configuration,
     a_camera_that_fails_goes_round_and_is_parked_when_it_failed_everywhere,
     a_change_lets_a_parked_camera_be_tried_at_once,

@@ -85,7 +85,7 @@ async fn who_does_not_see_a_password_keeps_it() {
     assert_eq!(url().await, "rtsp://elsewhere.example/two");
 }
 
-on_every_home!(
+on_every_backend!(
     passwords_need_a_scope_of_their_own,
     who_does_not_see_a_password_keeps_it,
 );

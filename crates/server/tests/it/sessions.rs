@@ -1,4 +1,4 @@
-//! Intents and sessions through the door, over the in-memory store with a clock moved by hand. No
+//! Intents and sessions over HTTP, over the in-memory store with a clock moved by hand. No
 //! worker runs here: the API alone accepts, deduplicates and keeps sessions alive.
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
@@ -495,7 +495,7 @@ async fn tenants_neither_see_nor_share_sessions() {
         .await;
     assert_eq!(list["sessions"].as_array().unwrap().len(), 1);
     assert_eq!(list["sessions"][0]["session_id"], theirs["session_id"]);
-    // Tokens for leases do not open the door of sessions.
+    // Tokens for leases do not open the route of sessions.
     for token in [TENANT_A, TENANT_B] {
         let (status, _) = server
             .call(token, "GET", "/api/v3/sessions", Value::Null)

@@ -300,7 +300,7 @@ async fn namesakes_of_two_tenants_are_two_runners() {
     assert_eq!(status, 200, "{left}");
 }
 
-on_every_home!(
+on_every_backend!(
     namesakes_of_two_tenants_are_two_runners,
     no_route_shows_or_changes_what_another_tenant_has,
     one_tenant_cannot_take_the_name_of_another_ones_camera,

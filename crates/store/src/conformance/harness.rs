@@ -68,7 +68,7 @@ pub trait Harness: Send + Sync + 'static {
     }
 
     /// Makes the history forget what happened up to now (L20); [`Harness::authority`] may be a new
-    /// one then. `false` when this home's test has no way to do so.
+    /// one then. `false` when this backend's test has no way to do so.
     fn forget_history(&self) -> Step<'_, bool> {
         Box::pin(async { false })
     }

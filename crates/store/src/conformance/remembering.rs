@@ -200,7 +200,7 @@ pub async fn l20_a_forgotten_revision_is_told_by_a_snapshot(harness: &dyn Harnes
     let oldest = page.await.expect("answered").oldest;
     let mut resumed = watch(&stage, Some(first)).await;
     if !forgot {
-        // This home keeps all of it here: then nothing may be missing.
+        // This backend keeps all of it here: then nothing may be missing.
         assert!(oldest <= first.next(), "the history is whole");
         assert_eq!(follow(&stage, &mut resumed, 3).await.len(), 3);
         return;

@@ -15,11 +15,10 @@ use rusqlite::Connection;
 
 use super::{
     History, OpenError,
-    guard::{self, Guard},
+    high_water::{self, HighWater},
     journal::{Failure, Journal, next_slot},
-    lock,
-    place::{self, Place},
-    private,
+    location::{self, Location},
+    lock, private,
     schema::{DATABASE, FORMAT},
     start::side_file,
 };
@@ -99,8 +98,8 @@ pub fn backup(dir: &Path, to: &Path) -> Result<Copied, OpenError> {
 
 /// One moment of the store, whatever its writer does meanwhile.
 fn copy_into(dir: &Path, copy: &Path) -> Result<(), Failure> {
-    let connection = Place::Folder(dir.to_owned()).connect_beside()?;
-    match place::format(&connection)? {
+    let connection = Location::Folder(dir.to_owned()).connect_beside()?;
+    match location::format(&connection)? {
         FORMAT => {}
         other => return Err(Failure::Format(other)),
     }
@@ -117,7 +116,7 @@ fn look(dir: &Path) -> Result<Copied, Failure> {
 }
 
 fn open(dir: &Path) -> Result<Journal, Failure> {
-    let place = Place::Folder(dir.to_owned());
+    let place = Location::Folder(dir.to_owned());
     Journal::open(&place, History::default(), RenewalEvents::default())
 }
 
@@ -150,7 +149,8 @@ pub fn restore(
     if database.exists() && !replace {
         return Err(store(&database, "there is a store here already"));
     }
-    let (mut guard, before) = Guard::open(dir).map_err(io_error(&dir.join(guard::FILE)))?;
+    let (mut guard, before) =
+        HighWater::open(dir).map_err(io_error(&dir.join(high_water::FILE)))?;
     let ready = dir.join(RESTORING);
     let prepared = (|| {
         match fs::remove_dir_all(&ready) {
@@ -168,7 +168,7 @@ pub fn restore(
         let copied = look(&ready)?;
         let mut journal = open(&ready)?;
         let longest_ttl_ms = longest_ttl_ms(journal.connection())?;
-        let mark = before.unwrap_or(guard::Mark::NONE);
+        let mark = before.unwrap_or(high_water::Mark::NONE);
         let now = now.max(copied.at);
         let since_ms = now.since(copied.at) + 1;
         let beyond = copied.revision.get() + since_ms.saturating_mul(REVISIONS_PER_MS);

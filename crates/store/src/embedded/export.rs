@@ -16,22 +16,22 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::{
     History, OpenError,
-    guard::{self, Guard},
+    high_water::{self, HighWater},
     history,
     journal::{Failure, Journal, next_record, next_slot},
+    location::Location,
     lock::{self, Lock},
-    place::Place,
     row,
     schema::DATABASE,
     state::read_state,
 };
-use crate::migrate::{Bolt, Export, Head, PAGE, Part};
+use crate::migrate::{Export, Head, Maintenance, PAGE, Part};
 
 /// The file that says that the folder is closed to servers.
-const BOLT: &str = "bolt";
+const MAINTENANCE: &str = "maintenance";
 
 /// A folder that no server has.
-pub(crate) struct Site {
+pub(crate) struct Endpoint {
     pub(super) dir: PathBuf,
     /// `None` when only a look is taken at a folder that holds no store.
     tables: Option<Arc<Mutex<Connection>>>,
@@ -42,7 +42,7 @@ pub(crate) struct Site {
     _lock: Option<Lock>,
 }
 
-impl Site {
+impl Endpoint {
     /// Takes the folder. `None` when there is no store in it and none is to be made; with `absent`
     /// that is an empty one.
     pub async fn open(dir: PathBuf, create: bool, absent: bool) -> Result<Option<Self>, OpenError> {
@@ -74,12 +74,15 @@ impl Site {
         }
     }
 
-    pub(super) fn write_bolt(&self, bolt: Option<&Bolt>) -> std::io::Result<()> {
-        let (path, fresh) = (self.dir.join(BOLT), self.dir.join("bolt.new"));
-        match bolt {
-            Some(bolt) => {
+    pub(super) fn write_maintenance(
+        &self,
+        maintenance: Option<&Maintenance>,
+    ) -> std::io::Result<()> {
+        let (path, fresh) = (self.dir.join(MAINTENANCE), self.dir.join("maintenance.new"));
+        match maintenance {
+            Some(maintenance) => {
                 let mut file = File::create(&fresh)?;
-                file.write_all(serde_json::to_string(bolt)?.as_bytes())?;
+                file.write_all(serde_json::to_string(maintenance)?.as_bytes())?;
                 file.sync_all()?;
                 std::fs::rename(&fresh, &path)?;
             }
@@ -92,7 +95,7 @@ impl Site {
     }
 }
 
-fn take(dir: PathBuf, create: bool, absent: bool) -> Result<Option<Site>, OpenError> {
+fn take(dir: PathBuf, create: bool, absent: bool) -> Result<Option<Endpoint>, OpenError> {
     let path = dir.join(DATABASE);
     let io = |path: &Path| {
         let path = path.to_owned();
@@ -100,7 +103,7 @@ fn take(dir: PathBuf, create: bool, absent: bool) -> Result<Option<Site>, OpenEr
     };
     let wall = System.unix();
     if !path.exists() && !create {
-        return Ok(absent.then(|| Site {
+        return Ok(absent.then(|| Endpoint {
             dir,
             tables: None,
             now: wall,
@@ -110,8 +113,8 @@ fn take(dir: PathBuf, create: bool, absent: bool) -> Result<Option<Site>, OpenEr
     }
     std::fs::create_dir_all(&dir).map_err(io(&dir))?;
     let lock = lock::take(&dir)?;
-    let (_, mark) = Guard::open(&dir).map_err(io(&dir.join(guard::FILE)))?;
-    let place = Place::Folder(dir.clone());
+    let (_, mark) = HighWater::open(&dir).map_err(io(&dir.join(high_water::FILE)))?;
+    let place = Location::Folder(dir.clone());
     let open = || {
         let journal = Journal::open(&place, History::default(), RenewalEvents::default())?;
         journal.check()?;
@@ -125,7 +128,7 @@ fn take(dir: PathBuf, create: bool, absent: bool) -> Result<Option<Site>, OpenEr
             acknowledged: mark.revision.get(),
         });
     }
-    Ok(Some(Site {
+    Ok(Some(Endpoint {
         dir,
         tables: Some(Arc::new(Mutex::new(tables))),
         now: match state.stopped {
@@ -139,8 +142,8 @@ fn take(dir: PathBuf, create: bool, absent: bool) -> Result<Option<Site>, OpenEr
 }
 
 /// Whether a folder is closed to servers.
-pub(crate) fn bolt_in(dir: &Path) -> Result<Option<Bolt>, OpenError> {
-    let path = dir.join(BOLT);
+pub(crate) fn maintenance_in(dir: &Path) -> Result<Option<Maintenance>, OpenError> {
+    let path = dir.join(MAINTENANCE);
     let text = match std::fs::read_to_string(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -168,7 +171,7 @@ fn resumed(lease: &mut Lease, crashed: bool, now: UnixMillis) {
 }
 
 /// What is not the servers' own.
-const OWN: &str = "key NOT LIKE 'duty:%'";
+const OWN: &str = "key NOT LIKE 'leader:%'";
 
 fn count(connection: &Connection, sql: &str) -> Result<u64, Failure> {
     Ok(connection.query_row(sql, [], |row| row.get(0))?)
@@ -179,13 +182,15 @@ fn next(items: usize, last: Option<&Key>) -> Option<String> {
     last.filter(|_| items == PAGE).map(ToString::to_string)
 }
 
-impl Export for Site {
+impl Export for Endpoint {
     fn store(&self) -> &'static str {
         "embedded"
     }
 
-    fn bolt(&self) -> Answer<'_, Option<Bolt>> {
-        Box::pin(async { bolt_in(&self.dir).map_err(|error| Error::Broken(error.to_string())) })
+    fn maintenance(&self) -> Answer<'_, Option<Maintenance>> {
+        Box::pin(async {
+            maintenance_in(&self.dir).map_err(|error| Error::Broken(error.to_string()))
+        })
     }
 
     /// Never: whoever works on a folder has its lock, and so do we.

@@ -5,14 +5,14 @@ use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 
 use super::{
     History,
-    export::Site,
-    guard::Guard,
+    export::Endpoint,
+    high_water::HighWater,
     index,
     journal::Failure,
     row, seals,
     state::{State, read_state, write_state},
 };
-use crate::migrate::{Arrival, Bolt, Import, forgotten};
+use crate::migrate::{Arrival, Import, Maintenance, forgotten};
 
 /// What a store that nothing ever happened to says about itself.
 const NOTHING: State = State {
@@ -42,21 +42,21 @@ fn put_event(transaction: &Transaction<'_>, event: &Event) -> Result<(), Failure
     Ok(())
 }
 
-impl Site {
+impl Endpoint {
     /// Notes what is durable, so that losing it is noticed later; and that less is meant to be there.
     fn mark(&self, revision: Revision, token: Token) -> Result<(), Error> {
         let (mut guard, _) =
-            Guard::open(&self.dir).map_err(|error| Error::Broken(error.to_string()))?;
+            HighWater::open(&self.dir).map_err(|error| Error::Broken(error.to_string()))?;
         guard.set(revision, token);
         guard.sync();
         Ok(())
     }
 }
 
-impl Import for Site {
-    fn set_bolt(&self, bolt: Option<Bolt>) -> Answer<'_, ()> {
+impl Import for Endpoint {
+    fn set_maintenance(&self, maintenance: Option<Maintenance>) -> Answer<'_, ()> {
         Box::pin(async move {
-            self.write_bolt(bolt.as_ref())
+            self.write_maintenance(maintenance.as_ref())
                 .map_err(|error| Error::Broken(format!("{}: {error}", self.dir.display())))
         })
     }
@@ -151,7 +151,7 @@ impl Import for Site {
             })
             .await?;
             self.mark(revision, largest)?;
-            self.set_bolt(None).await
+            self.set_maintenance(None).await
         })
     }
 }

@@ -8,7 +8,7 @@ use rusqlite::{Connection, ErrorCode, TransactionBehavior, params};
 
 use super::{
     History, index,
-    place::{CACHE_PAGES, Place, format},
+    location::{CACHE_PAGES, Location, format},
     retention,
     row::{self, Unreadable},
     schema::{CREATE, FORMAT},
@@ -67,7 +67,7 @@ impl Failure {
 
 /// The connection that writes.
 pub(super) struct Journal {
-    place: Place,
+    place: Location,
     connection: Connection,
     state: State,
     sealed: Head,
@@ -77,7 +77,11 @@ pub(super) struct Journal {
 
 impl Journal {
     /// Opens the tables, and makes them when there are none.
-    pub fn open(place: &Place, history: History, renewals: RenewalEvents) -> Result<Self, Failure> {
+    pub fn open(
+        place: &Location,
+        history: History,
+        renewals: RenewalEvents,
+    ) -> Result<Self, Failure> {
         let mut connection = place.connect_to_write()?;
         match format(&connection)? {
             0 => create(&mut connection)?,

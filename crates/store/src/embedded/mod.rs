@@ -8,17 +8,17 @@ mod authority;
 mod backup;
 mod error;
 mod export;
-mod guard;
+mod high_water;
 mod history;
 mod import;
 mod index;
 mod job;
 mod journal;
 mod list;
+mod location;
 mod lock;
 mod options;
 mod outage;
-mod place;
 mod private;
 mod readers;
 mod retention;
@@ -50,7 +50,7 @@ use crate::live::{Joined, Live};
 
 pub use backup::{Copied, Restored, backup, restore};
 pub use error::OpenError;
-pub(crate) use export::{Site, bolt_in};
+pub(crate) use export::{Endpoint, maintenance_in};
 pub use options::{History, OnDamage, Options};
 
 /// A handle on an embedded authority. Clones share it; it stops in good order with [`Embedded::close`],

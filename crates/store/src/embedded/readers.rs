@@ -6,7 +6,7 @@ use lease::Error;
 use rusqlite::Connection;
 use tokio::sync::Semaphore;
 
-use super::{journal::Failure, place::Place};
+use super::{journal::Failure, location::Location};
 
 /// How many reads run at once: more would only fight for the disk.
 const AT_ONCE: usize = 4;
@@ -14,13 +14,13 @@ const AT_ONCE: usize = 4;
 /// A few connections that only read.
 #[derive(Clone)]
 pub(super) struct Readers {
-    place: Place,
+    place: Location,
     idle: Arc<Mutex<Vec<Connection>>>,
     room: Arc<Semaphore>,
 }
 
 impl Readers {
-    pub fn new(place: Place) -> Self {
+    pub fn new(place: Location) -> Self {
         Self {
             place,
             idle: Arc::default(),

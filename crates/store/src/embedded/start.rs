@@ -16,11 +16,11 @@ use tokio::sync::{Semaphore, mpsc};
 
 use super::{
     Embedded, HOLDER_PAGES, OnDamage, OpenError, Options, PAGES, SNAPSHOTS, Shared,
-    guard::{self, Guard, Mark},
+    high_water::{self, HighWater, Mark},
     job::{GoneList, Job},
     journal::{Failure, Journal},
+    location::Location,
     lock::{self, Lock},
-    place::Place,
     private,
     readers::Readers,
     schema::DATABASE,
@@ -31,13 +31,13 @@ use crate::live::Live;
 
 /// What a folder holds for as long as it is open.
 pub(super) struct Folder {
-    pub guard: Guard,
+    pub guard: HighWater,
     _lock: Lock,
 }
 
 /// The in-memory variant.
 pub(super) fn memory(options: Options, clock: Arc<dyn Clock>) -> Result<Embedded, Failure> {
-    let place = Place::memory();
+    let place = Location::memory();
     let mut journal = Journal::open(&place, options.history, options.engine.renewals)?;
     let engine = journal.restore(options.engine.clone(), |_| {})?;
     let time = Time::start(clock, journal.state().latest);
@@ -56,10 +56,10 @@ pub(super) fn folder(options: Options, clock: Arc<dyn Clock>) -> Result<Embedded
     private::folder(&dir).map_err(io(&dir))?;
     private::file(&path).map_err(io(&path))?;
     let lock = lock::take(&dir)?;
-    let (guard, before) = Guard::open(&dir).map_err(io(&dir.join(guard::FILE)))?;
+    let (guard, before) = HighWater::open(&dir).map_err(io(&dir.join(high_water::FILE)))?;
     let mut folder = Folder { guard, _lock: lock };
 
-    let place = Place::Folder(dir.clone());
+    let place = Location::Folder(dir.clone());
     let (mut journal, mut engine) = match restore(&place, &options, before) {
         Ok(restored) => restored,
         Err(error @ OpenError::Damaged { .. }) if options.on_damage == OnDamage::GoOn => {
@@ -87,7 +87,7 @@ pub(super) fn folder(options: Options, clock: Arc<dyn Clock>) -> Result<Embedded
     }
     if before.is_none() && journal.state().revision > Revision::ZERO {
         tracing::warn!(
-            path = %dir.join(guard::FILE).display(),
+            path = %dir.join(high_water::FILE).display(),
             "the guard file is missing or damaged: lost changes could not be noticed this time"
         );
     }
@@ -100,7 +100,7 @@ pub(super) fn folder(options: Options, clock: Arc<dyn Clock>) -> Result<Embedded
 
 /// Reads everything, and checks it.
 fn restore(
-    place: &Place,
+    place: &Location,
     options: &Options,
     mark: Option<Mark>,
 ) -> Result<(Journal, Engine), OpenError> {
@@ -134,7 +134,7 @@ pub(super) fn resume(
     journal: &mut Journal,
     engine: &mut Engine,
     time: &Time,
-    guard: Option<&mut Guard>,
+    guard: Option<&mut HighWater>,
 ) -> Result<Vec<Event>, Failure> {
     let stopped = journal.state().stopped;
     let how = stopped.map_or(Resume::AfterCrash, Resume::AfterStop);
@@ -192,7 +192,7 @@ impl OpenError {
 /// Starts the writer, on a thread and a runtime of its own: neither a busy program nor a slow disk makes
 /// the other late.
 fn run(
-    place: &Place,
+    place: &Location,
     options: Options,
     journal: Journal,
     engine: Engine,

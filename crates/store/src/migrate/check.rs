@@ -2,7 +2,7 @@
 
 use lease::{Token, engine::StoredSlot};
 
-use super::{Bolt, Error, Head, Import, Options, Phase, Side, home::is_leadership};
+use super::{Error, Head, Import, Maintenance, Options, Phase, Side, backend::is_leadership};
 use crate::StoreUrl;
 
 /// How the two ends stand to each other.
@@ -10,7 +10,7 @@ pub(super) struct Standing {
     /// Which move this is.
     pub id: uuid::Uuid,
     /// How the ends were closed before.
-    pub bolts: (Option<Bolt>, Option<Bolt>),
+    pub locks: (Option<Maintenance>, Option<Maintenance>),
     /// The target holds a part of this very move.
     resumed: bool,
 }
@@ -40,41 +40,43 @@ pub(super) async fn standing(
     options: Options,
 ) -> Result<Standing, Error> {
     let at = |side| move |error| Error::Store(side, error);
-    let left = source.bolt().await.map_err(at(Side::Source))?;
-    let arriving = target.bolt().await.map_err(at(Side::Target))?;
-    let same = |bolt: &Bolt| left.as_ref().is_some_and(|left| left.id == bolt.id);
+    let left = source.maintenance().await.map_err(at(Side::Source))?;
+    let arriving = target.maintenance().await.map_err(at(Side::Target))?;
+    let same =
+        |maintenance: &Maintenance| left.as_ref().is_some_and(|left| left.id == maintenance.id);
     let resumed = arriving
         .as_ref()
-        .is_some_and(|bolt| bolt.phase == Phase::Arriving && same(bolt));
-    if let Some(bolt) = &left {
-        let goes_on = bolt.peer == to.to_string()
-            && (bolt.phase == Phase::Leaving || (bolt.phase == Phase::Left && resumed));
+        .is_some_and(|maintenance| maintenance.phase == Phase::Arriving && same(maintenance));
+    if let Some(maintenance) = &left {
+        let goes_on = maintenance.peer == to.to_string()
+            && (maintenance.phase == Phase::Leaving
+                || (maintenance.phase == Phase::Left && resumed));
         if !goes_on {
-            return Err(Error::Bolted {
+            return Err(Error::Maintenance {
                 side: Side::Source,
-                bolt: bolt.clone(),
+                maintenance: maintenance.clone(),
             });
         }
     }
-    if let Some(bolt) = &arriving {
-        let free = match bolt.phase {
+    if let Some(maintenance) = &arriving {
+        let free = match maintenance.phase {
             Phase::Arriving => resumed || options.replace,
             // What is left behind is known to be out of date.
             Phase::Left => true,
             Phase::Leaving => false,
         };
         if !free {
-            return Err(Error::Bolted {
+            return Err(Error::Maintenance {
                 side: Side::Target,
-                bolt: bolt.clone(),
+                maintenance: maintenance.clone(),
             });
         }
     }
     Ok(Standing {
         id: left
             .as_ref()
-            .map_or_else(uuid::Uuid::new_v4, |bolt| bolt.id),
-        bolts: (left, arriving),
+            .map_or_else(uuid::Uuid::new_v4, |maintenance| maintenance.id),
+        locks: (left, arriving),
         resumed,
     })
 }
@@ -100,9 +102,9 @@ pub(super) async fn compare(
         let Some(next) = part.next else { break };
         cursor = next;
     }
-    if let (true, (_, Some(bolt))) = (standing.resumed, &standing.bolts) {
+    if let (true, (_, Some(maintenance))) = (standing.resumed, &standing.locks) {
         // What is there came from the source.
-        looked.leaders = bolt.floor;
+        looked.leaders = maintenance.floor;
         return Ok(looked);
     }
     let (ours, theirs) = (&looked.source, &looked.target);
@@ -114,7 +116,7 @@ pub(super) async fn compare(
     }
     looked.leaders = tokens(source, target, ours.floor).await?;
     foreign(source, target).await?;
-    let stale = standing.bolts.1.is_some();
+    let stale = standing.locks.1.is_some();
     if !theirs.is_empty() && !stale && !options.replace {
         return Err(Error::NotEmpty {
             keys: theirs.keys,

@@ -8,7 +8,8 @@ use lease::{
 };
 
 use super::{
-    Arrival, Bolt, Error, Head, Import, Phase, Progress, Report, Side, What, home::is_leadership,
+    Arrival, Error, Head, Import, Maintenance, Phase, Progress, Report, Side, What,
+    backend::is_leadership,
 };
 
 /// One copy under way.
@@ -27,7 +28,7 @@ struct Copy<'a> {
 pub(super) async fn copy(
     source: &dyn Import,
     target: &dyn Import,
-    bolt: &Bolt,
+    maintenance: &Maintenance,
     report: &mut Report,
     tell: &mut (dyn FnMut(Progress) + Send),
 ) -> Result<(), Error> {
@@ -39,14 +40,14 @@ pub(super) async fn copy(
         target,
         report,
         tell,
-        largest: head.floor.max(bolt.floor),
+        largest: head.floor.max(maintenance.floor),
         lengthened_ms: 0,
     };
     let oldest = copy.events(&head).await?;
     copy.records(&head).await?;
     copy.slots(&head).await?;
     copy.verify().await?;
-    copy.arrive(&head, oldest, bolt).await
+    copy.arrive(&head, oldest, maintenance).await
 }
 
 impl Copy<'_> {
@@ -150,27 +151,35 @@ impl Copy<'_> {
         Ok(())
     }
 
-    async fn arrive(&mut self, head: &Head, oldest: Revision, bolt: &Bolt) -> Result<(), Error> {
-        // A source that lost its bolt lost its data, or was opened by hand.
-        let left = self.source.bolt().await.map_err(from_source)?;
-        if left.as_ref().is_none_or(|left| left.id != bolt.id) {
+    async fn arrive(
+        &mut self,
+        head: &Head,
+        oldest: Revision,
+        maintenance: &Maintenance,
+    ) -> Result<(), Error> {
+        // A source that lost its maintenance lost its data, or was opened by hand.
+        let left = self.source.maintenance().await.map_err(from_source)?;
+        if left.as_ref().is_none_or(|left| left.id != maintenance.id) {
             return Err(Error::Store(
                 Side::Source,
                 lease::Error::Broken("it was opened while it was copied".into()),
             ));
         }
         if let Some(left) = left.filter(|left| left.phase == Phase::Leaving) {
-            let left = self.source.set_bolt(Some(left.with(Phase::Left))).await;
+            let left = self
+                .source
+                .set_maintenance(Some(left.with(Phase::Left)))
+                .await;
             left.map_err(from_source)?;
         }
         let at = self.target.now().await.map_err(from_target)?;
         let event = self.news(head, at);
         self.report.revision = event.revision.get();
-        self.report.floor = head.floor.max(bolt.floor).get();
+        self.report.floor = head.floor.max(maintenance.floor).get();
         let arrival = Arrival {
             base: head.base,
             oldest,
-            floor: head.floor.max(bolt.floor),
+            floor: head.floor.max(maintenance.floor),
             largest: self.largest,
             event,
         };

@@ -4,7 +4,7 @@ use std::fmt;
 
 use lease::{Key, Revision, Token};
 
-use super::Bolt;
+use super::Maintenance;
 use crate::OpenError;
 
 /// One end of a move.
@@ -52,12 +52,12 @@ pub enum Error {
         who: String,
     },
     /// An end belongs to another move.
-    #[error("the {side} is closed: {bolt}")]
-    Bolted {
+    #[error("the {side} is closed: {maintenance}")]
+    Maintenance {
         /// Which end.
         side: Side,
         /// Why.
-        bolt: Bolt,
+        maintenance: Maintenance,
     },
     /// The target has something of its own.
     #[error(

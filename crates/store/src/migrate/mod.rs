@@ -1,9 +1,9 @@
-//! Moving everything from one home to another: leases, tokens, records and history.
+//! Moving everything from one backend to another: leases, tokens, records and history.
 //!
 //! A move has five steps, and may be killed after any of them and repeated:
 //!
 //! 1. look: the target must be empty, or hold nothing whose tokens the move would take back (L3);
-//! 2. close both ends with a [`Bolt`], which every server respects, also one at work;
+//! 2. close both ends with a [`Maintenance`], which every server respects, also one at work;
 //! 3. copy events, records and keys, page by page;
 //! 4. mark the source as left for good;
 //! 5. write the target's counters and open it, in one step.
@@ -16,20 +16,20 @@
 //! the source's time stands still (an embedded store that is stopped), so does the leases' (L14).
 //! Waiters are not carried: whoever waits asks again. Neither are leases of the servers' own leaders.
 
-mod bolt;
+mod backend;
 mod check;
 mod copy;
 mod error;
-mod home;
+mod maintenance;
 mod open;
 mod report;
 
-pub use bolt::{Bolt, Phase};
 pub use error::{Error, Side};
+pub use maintenance::{Maintenance, Phase};
 pub use report::{Progress, Report, What};
 
-pub(crate) use home::{Arrival, Export, Head, Import, PAGE, Part, forgotten};
-pub(crate) use open::bolt_of;
+pub(crate) use backend::{Arrival, Export, Head, Import, PAGE, Part, forgotten};
+pub(crate) use open::maintenance_of;
 
 use std::time::Duration;
 
@@ -72,8 +72,8 @@ pub async fn migrate(
         report.dry_run = true;
         return Ok(report);
     }
-    let bolt = close(source, target, (from, to), &standing, &looked).await?;
-    copy::copy(source, target, &bolt, &mut report, tell).await?;
+    let maintenance = close(source, target, (from, to), &standing, &looked).await?;
+    copy::copy(source, target, &maintenance, &mut report, tell).await?;
     Ok(report)
 }
 
@@ -82,28 +82,31 @@ pub async fn abort(from: &StoreUrl, to: &StoreUrl) -> Result<(), Error> {
     let (source, target) = ends(from, to, false).await?;
     let (source, target) = (source.as_ref(), target.as_ref());
     let at = |side| move |error| Error::Store(side, error);
-    let Some(left) = source.bolt().await.map_err(at(Side::Source))? else {
+    let Some(left) = source.maintenance().await.map_err(at(Side::Source))? else {
         return Err(Error::NothingToAbort);
     };
     if left.phase == Phase::Arriving || left.peer != to.to_string() {
         return Err(Error::NothingToAbort);
     }
-    let arriving = target.bolt().await.map_err(at(Side::Target))?;
+    let arriving = target.maintenance().await.map_err(at(Side::Target))?;
     match arriving {
-        Some(bolt) if bolt.phase == Phase::Arriving && bolt.id == left.id => {
+        Some(maintenance) if maintenance.phase == Phase::Arriving && maintenance.id == left.id => {
             target.clear().await.map_err(at(Side::Target))?;
-            target.set_bolt(None).await.map_err(at(Side::Target))?;
+            target
+                .set_maintenance(None)
+                .await
+                .map_err(at(Side::Target))?;
         }
         // The target was never reached, and the source not yet left.
         _ if left.phase == Phase::Leaving => {}
         _ => return Err(Error::Finished(to.to_string())),
     }
-    source.set_bolt(None).await.map_err(at(Side::Source))
+    source.set_maintenance(None).await.map_err(at(Side::Source))
 }
 
-type Home = Box<dyn Import>;
+type Backend = Box<dyn Import>;
 
-async fn ends(from: &StoreUrl, to: &StoreUrl, dry_run: bool) -> Result<(Home, Home), Error> {
+async fn ends(from: &StoreUrl, to: &StoreUrl, dry_run: bool) -> Result<(Backend, Backend), Error> {
     if from == to {
         return Err(Error::Same);
     }
@@ -113,10 +116,10 @@ async fn ends(from: &StoreUrl, to: &StoreUrl, dry_run: bool) -> Result<(Home, Ho
 }
 
 /// Waits until no server is at work, for as long as one that was just killed may seem to be.
-async fn idle(home: &dyn Import, side: Side) -> Result<(), Error> {
+async fn idle(backend: &dyn Import, side: Side) -> Result<(), Error> {
     let mut left = SILENCE;
     loop {
-        let at_work = home.at_work().await;
+        let at_work = backend.at_work().await;
         let Some(who) = at_work.map_err(|error| Error::Store(side, error))? else {
             return Ok(());
         };
@@ -135,39 +138,44 @@ async fn close(
     (from, to): (&StoreUrl, &StoreUrl),
     standing: &Standing,
     looked: &check::Looked,
-) -> Result<Bolt, Error> {
+) -> Result<Maintenance, Error> {
     let at = |side| move |error| Error::Store(side, error);
-    let arriving = Bolt {
+    let arriving = Maintenance {
         id: standing.id,
         phase: Phase::Arriving,
         peer: from.to_string(),
         floor: looked.leaders,
     };
-    let leaving = Bolt {
+    let leaving = Maintenance {
         phase: Phase::Leaving,
         peer: to.to_string(),
         floor: lease::Token::ZERO,
         ..arriving.clone()
     };
-    let (before_source, before_target) = &standing.bolts;
+    let (before_source, before_target) = &standing.locks;
     if before_source.is_none() {
-        let bolted = source.set_bolt(Some(leaving.clone())).await;
-        bolted.map_err(at(Side::Source))?;
+        let closed = source.set_maintenance(Some(leaving.clone())).await;
+        closed.map_err(at(Side::Source))?;
     }
     // Two addresses of one store show only now.
-    let seen = target.bolt().await.map_err(at(Side::Target))?;
-    if seen.is_some_and(|bolt| bolt.id == leaving.id && bolt.phase == Phase::Leaving) {
-        source.set_bolt(None).await.map_err(at(Side::Source))?;
+    let seen = target.maintenance().await.map_err(at(Side::Target))?;
+    if seen.is_some_and(|maintenance| {
+        maintenance.id == leaving.id && maintenance.phase == Phase::Leaving
+    }) {
+        source
+            .set_maintenance(None)
+            .await
+            .map_err(at(Side::Source))?;
         return Err(Error::Same);
     }
     if !standing.resumed() {
-        let bolted = target.set_bolt(Some(arriving.clone())).await;
-        bolted.map_err(at(Side::Target))?;
+        let closed = target.set_maintenance(Some(arriving.clone())).await;
+        closed.map_err(at(Side::Target))?;
         let head = target.head().await.map_err(at(Side::Target))?;
         if head.revision != looked.target.revision {
-            let opened = target.set_bolt(before_target.clone()).await;
+            let opened = target.set_maintenance(before_target.clone()).await;
             opened.map_err(at(Side::Target))?;
-            let opened = source.set_bolt(before_source.clone()).await;
+            let opened = source.set_maintenance(before_source.clone()).await;
             opened.map_err(at(Side::Source))?;
             return Err(Error::Changed {
                 side: Side::Target,

@@ -1,6 +1,6 @@
 //! From a URL to an end of a move.
 
-use super::{Bolt, Error, Import, Side};
+use super::{Error, Import, Maintenance, Side};
 use crate::{OpenError, StoreUrl, embedded, postgres, redis};
 
 /// Opens an end. A target is made ready to be written to, unless this is only a look.
@@ -11,37 +11,38 @@ pub(super) async fn open(
 ) -> Result<Box<dyn Import>, Error> {
     let create = side == Side::Target && !dry_run;
     let failed = |error: lease::Error| Error::Open(side, OpenError::Store(error));
-    let home: Option<Box<dyn Import>> = match url {
+    let backend: Option<Box<dyn Import>> = match url {
         StoreUrl::Memory => return Err(Error::Memory),
         StoreUrl::Embedded(dir) => {
             let (dir, absent) = (dir.clone(), side == Side::Target);
-            let opened = embedded::Site::open(dir, create, absent).await;
+            let opened = embedded::Endpoint::open(dir, create, absent).await;
             let opened = opened.map_err(|error| Error::Open(side, OpenError::Embedded(error)))?;
             opened.map(|site| Box::new(site) as _)
         }
         StoreUrl::Postgres(options) => {
-            let opened = postgres::Site::open((**options).clone(), create, side == Side::Target);
+            let opened =
+                postgres::Endpoint::open((**options).clone(), create, side == Side::Target);
             let opened = opened.await.map_err(failed)?;
             opened.map(|site| Box::new(site) as _)
         }
         StoreUrl::Redis(url) => {
             let options = redis::Options::parse(url).map_err(|error| failed(error.into()))?;
-            let opened = redis::Site::open(options, side == Side::Target).await;
+            let opened = redis::Endpoint::open(options, side == Side::Target).await;
             opened.map_err(failed)?.map(|site| Box::new(site) as _)
         }
     };
-    home.ok_or(Error::NoStore)
+    backend.ok_or(Error::NoStore)
 }
 
 /// Whether a store is closed to servers. Looks, and changes nothing.
-pub(crate) async fn bolt_of(url: &StoreUrl) -> Result<Option<Bolt>, OpenError> {
+pub(crate) async fn maintenance_of(url: &StoreUrl) -> Result<Option<Maintenance>, OpenError> {
     match url {
         StoreUrl::Memory => Ok(None),
-        StoreUrl::Embedded(dir) => Ok(embedded::bolt_in(dir)?),
-        StoreUrl::Postgres(options) => Ok(postgres::bolt_in(options).await?),
+        StoreUrl::Embedded(dir) => Ok(embedded::maintenance_in(dir)?),
+        StoreUrl::Postgres(options) => Ok(postgres::maintenance_in(options).await?),
         StoreUrl::Redis(url) => {
             let options = redis::Options::parse(url).map_err(lease::Error::from)?;
-            Ok(redis::bolt_in(&options).await?)
+            Ok(redis::maintenance_in(&options).await?)
         }
     }
 }

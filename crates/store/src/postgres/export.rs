@@ -13,7 +13,7 @@ use super::{
     error, migrate,
     row::{self, EVENT, LEASE, NOW, count, damaged, get},
 };
-use crate::migrate::{Bolt, Export, Head, PAGE, Part};
+use crate::migrate::{Export, Head, Maintenance, PAGE, Part};
 
 /// How long one statement of a move may take: it may wait for the last statements of a server, and
 /// touches many rows.
@@ -21,14 +21,14 @@ const PATIENCE: &str = "SET statement_timeout = '5min'; SET lock_timeout = '1min
      SET idle_in_transaction_session_timeout = '5min'; SET leasehold.moving = 'on'";
 
 /// A schema, looked at through one connection.
-pub(crate) struct Site {
+pub(crate) struct Endpoint {
     pub(super) client: Mutex<Client>,
     pub(super) options: Options,
     /// The tables are not there, and this is only a look.
     absent: bool,
 }
 
-impl Site {
+impl Endpoint {
     /// Connects. `None` when there is no store in the schema and none is to be made; with `absent`
     /// that is an empty one.
     pub async fn open(options: Options, create: bool, absent: bool) -> Result<Option<Self>, Error> {
@@ -138,7 +138,7 @@ async fn exists(client: &Client, table: &str) -> Result<bool, Error> {
 
 /// Asks with plain queries: this is the first that a server does, perhaps through a proxy that is yet
 /// to be found out.
-async fn read_bolt(client: &Client) -> Result<Option<Bolt>, Error> {
+async fn read_maintenance(client: &Client) -> Result<Option<Maintenance>, Error> {
     let ask = async |sql| {
         let messages = client.simple_query(sql).await;
         let messages = messages.map_err(|failed| error::reading(&failed))?;
@@ -147,27 +147,32 @@ async fn read_bolt(client: &Client) -> Result<Option<Bolt>, Error> {
             _ => None,
         }))
     };
-    if ask("SELECT to_regclass('leasehold_bolt')").await?.is_none() {
+    if ask("SELECT to_regclass('leasehold_maintenance')")
+        .await?
+        .is_none()
+    {
         return Ok(None);
     }
-    let bolt = ask("SELECT bolt FROM leasehold_bolt").await?;
-    bolt.map(|bolt| row::json(&bolt)).transpose()
+    let maintenance = ask("SELECT maintenance FROM leasehold_maintenance").await?;
+    maintenance
+        .map(|maintenance| row::json(&maintenance))
+        .transpose()
 }
 
 /// Whether a schema is closed to servers.
-pub(crate) async fn bolt_in(options: &Options) -> Result<Option<Bolt>, Error> {
+pub(crate) async fn maintenance_in(options: &Options) -> Result<Option<Maintenance>, Error> {
     let tls = Tls::of(options)?;
     let (client, _hears) = direct(options, &tls).await?;
-    read_bolt(&client).await
+    read_maintenance(&client).await
 }
 
-impl Export for Site {
+impl Export for Endpoint {
     fn store(&self) -> &'static str {
         "postgres"
     }
 
-    fn bolt(&self) -> Answer<'_, Option<Bolt>> {
-        Box::pin(async { read_bolt(&*self.client.lock().await).await })
+    fn maintenance(&self) -> Answer<'_, Option<Maintenance>> {
+        Box::pin(async { read_maintenance(&*self.client.lock().await).await })
     }
 
     fn at_work(&self) -> Answer<'_, Option<String>> {
@@ -176,12 +181,12 @@ impl Export for Site {
                 return Ok(None);
             }
             let sql = format!(
-                "SELECT incarnation FROM leases WHERE key = 'duty:expiry' AND status = 'active' \
+                "SELECT incarnation FROM leases WHERE key = 'leader:expiry' AND status = 'active' \
                  AND expires_ms > {NOW}"
             );
             let rows = self.read(&sql, &[]).await?;
             let who = rows.first().map(|row| get::<String>(row, 0)).transpose()?;
-            Ok(who.map(|who| format!("it holds duty:expiry as {who}")))
+            Ok(who.map(|who| format!("it holds leader:expiry as {who}")))
         })
     }
 
@@ -193,11 +198,11 @@ impl Export for Site {
             let row = self
                 .one(
                     "SELECT c.revision, c.oldest, c.floor, \
-                     (SELECT count(*) FROM leases WHERE status = 'active' AND kind <> 'duty'), \
-                     (SELECT count(*) FROM lease_fences WHERE key NOT LIKE 'duty:%' AND NOT EXISTS \
+                     (SELECT count(*) FROM leases WHERE status = 'active' AND kind <> 'leader'), \
+                     (SELECT count(*) FROM lease_fences WHERE key NOT LIKE 'leader:%' AND NOT EXISTS \
                         (SELECT FROM leases WHERE leases.key = lease_fences.key AND status = 'active')), \
                      (SELECT count(*) FROM records), \
-                     (SELECT count(*) FROM lease_events WHERE key NOT LIKE 'duty:%') \
+                     (SELECT count(*) FROM lease_events WHERE key NOT LIKE 'leader:%') \
                      FROM lease_clock c",
                 )
                 .await?;

@@ -8,12 +8,12 @@ use tokio_postgres::{Transaction, types::ToSql};
 
 use super::{
     error,
-    export::Site,
+    export::Endpoint,
     row::{NOW, damaged},
 };
-use crate::migrate::{Arrival, Bolt, Export as _, Import, forgotten};
+use crate::migrate::{Arrival, Export as _, Import, Maintenance, forgotten};
 
-/// The tables that a closed home does not let anyone change, in the order in which a server's
+/// The tables that a closed backend does not let anyone change, in the order in which a server's
 /// statements take them: the same order cannot deadlock.
 const CLOSED: [&str; 12] = [
     "lease_clock",
@@ -32,11 +32,11 @@ const CLOSED: [&str; 12] = [
 
 /// What a server that is cut off is told. The code is one that passes: nothing happened.
 const REFUSE: &str = "
-CREATE TABLE IF NOT EXISTS leasehold_bolt (
+CREATE TABLE IF NOT EXISTS leasehold_maintenance (
     one boolean PRIMARY KEY DEFAULT true CHECK (one),
-    bolt text NOT NULL
+    maintenance text NOT NULL
 );
-CREATE OR REPLACE FUNCTION lh_bolted() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION lh_maintenance() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF current_setting('leasehold.moving', true) = 'on' THEN
         RETURN NULL;
@@ -90,21 +90,21 @@ fn text(text: Option<&str>) -> Option<String> {
     text.map(|text| text.replace('\0', ""))
 }
 
-async fn close(transaction: &Transaction<'_>, bolt: &Bolt) -> Result<(), Error> {
+async fn close(transaction: &Transaction<'_>, maintenance: &Maintenance) -> Result<(), Error> {
     transaction.batch_execute(REFUSE).await.map_err(failed)?;
     for table in CLOSED {
         let sql = format!(
-            "DROP TRIGGER IF EXISTS leasehold_bolt ON {table}; \
-             CREATE TRIGGER leasehold_bolt BEFORE INSERT OR UPDATE OR DELETE ON {table} \
-             FOR EACH STATEMENT EXECUTE FUNCTION lh_bolted()"
+            "DROP TRIGGER IF EXISTS leasehold_maintenance ON {table}; \
+             CREATE TRIGGER leasehold_maintenance BEFORE INSERT OR UPDATE OR DELETE ON {table} \
+             FOR EACH STATEMENT EXECUTE FUNCTION lh_maintenance()"
         );
         transaction.batch_execute(&sql).await.map_err(failed)?;
     }
     transaction
         .execute(
-            "INSERT INTO leasehold_bolt (bolt) VALUES ($1) \
-             ON CONFLICT (one) DO UPDATE SET bolt = excluded.bolt",
-            &[&json(bolt)?],
+            "INSERT INTO leasehold_maintenance (maintenance) VALUES ($1) \
+             ON CONFLICT (one) DO UPDATE SET maintenance = excluded.maintenance",
+            &[&json(maintenance)?],
         )
         .await
         .map_err(failed)?;
@@ -114,11 +114,13 @@ async fn close(transaction: &Transaction<'_>, bolt: &Bolt) -> Result<(), Error> 
 async fn open(transaction: &Transaction<'_>) -> Result<(), Error> {
     let mut sql = String::new();
     for table in CLOSED {
-        sql.push_str("DROP TRIGGER IF EXISTS leasehold_bolt ON ");
+        sql.push_str("DROP TRIGGER IF EXISTS leasehold_maintenance ON ");
         sql.push_str(table);
         sql.push(';');
     }
-    sql.push_str("DROP TABLE IF EXISTS leasehold_bolt; DROP FUNCTION IF EXISTS lh_bolted()");
+    sql.push_str(
+        "DROP TABLE IF EXISTS leasehold_maintenance; DROP FUNCTION IF EXISTS lh_maintenance()",
+    );
     transaction.batch_execute(&sql).await.map_err(failed)
 }
 
@@ -276,13 +278,13 @@ async fn put_events(transaction: &Transaction<'_>, events: &[Event]) -> Result<(
     Ok(())
 }
 
-impl Import for Site {
-    fn set_bolt(&self, bolt: Option<Bolt>) -> Answer<'_, ()> {
+impl Import for Endpoint {
+    fn set_maintenance(&self, maintenance: Option<Maintenance>) -> Answer<'_, ()> {
         Box::pin(async move {
             let mut client = self.client.lock().await;
             let transaction = client.transaction().await.map_err(failed)?;
-            match &bolt {
-                Some(bolt) => close(&transaction, bolt).await?,
+            match &maintenance {
+                Some(maintenance) => close(&transaction, maintenance).await?,
                 None => open(&transaction).await?,
             }
             transaction.commit().await.map_err(failed)

@@ -53,7 +53,7 @@ use writer::{Decided, Signals, Writer};
 
 use crate::{leading::Leading, live};
 
-pub(crate) use export::{Site, bolt_in};
+pub(crate) use export::{Endpoint, maintenance_in};
 pub use options::{Options, Unsafe, UrlError};
 
 /// How many connections decide: one for the queue, the rest for renewals.

@@ -1,4 +1,4 @@
-//! Settings of a PostgreSQL home, and how a URL says them.
+//! Settings of a PostgreSQL backend, and how a URL says them.
 
 use std::{fmt, path::PathBuf, str::FromStr, time::Duration};
 
@@ -37,7 +37,7 @@ impl Unsafe {
     }
 }
 
-/// Settings of a PostgreSQL home. Made from a URL; the rest has defaults.
+/// Settings of a PostgreSQL backend. Made from a URL; the rest has defaults.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Options {
     /// Where the server is and who asks.
@@ -70,7 +70,7 @@ pub struct Options {
     pub flip: Option<crate::conformance::Flip>,
 }
 
-/// What is wrong with the URL of a PostgreSQL home. Never repeats it: it may hold a password.
+/// What is wrong with the URL of a PostgreSQL backend. Never repeats it: it may hold a password.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UrlError {
     /// The server's part of the URL.

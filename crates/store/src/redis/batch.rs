@@ -104,9 +104,9 @@ impl Batches {
 
 /// A place on the way, held by the task that sends and never by a caller: a caller may stop to poll its
 /// future at any point. When it is given up, those who wait get it.
-struct Place(Arc<Inner>);
+struct InFlight(Arc<Inner>);
 
-impl Drop for Place {
+impl Drop for InFlight {
     fn drop(&mut self) {
         if let Some(batch) = self.0.batches.next() {
             let inner = self.0.clone();
@@ -122,7 +122,7 @@ impl Drop for Place {
 pub(super) async fn decide(inner: &Arc<Inner>, command: Command) -> Result<Value, Error> {
     let (reply, answer) = oneshot::channel();
     let place = inner.batches.join(Queued { command, reply })?;
-    drop(place.then(|| Place(inner.clone())));
+    drop(place.then(|| InFlight(inner.clone())));
     let answer = answer.await;
     answer.unwrap_or_else(|_| Err(Error::Unknown("the store was closed".into())))
 }

@@ -17,10 +17,10 @@ use super::{
     scripts::Script,
     wire,
 };
-use crate::migrate::{Bolt, Export, Head, PAGE, Part};
+use crate::migrate::{Export, Head, Maintenance, PAGE, Part};
 
 /// A Redis, looked at through one connection.
-pub(crate) struct Site {
+pub(crate) struct Endpoint {
     pub(super) link: Link,
     pub(super) keys: Keys,
     pub(super) options: Options,
@@ -46,7 +46,7 @@ const LIVE: &str = "live/";
 const IDLE: &str = "idle/";
 const BARE: &str = "bare/";
 
-impl Site {
+impl Endpoint {
     /// Connects. `None` when there is no store and an empty one is of no use.
     pub async fn open(options: Options, absent: bool) -> Result<Option<Self>, Error> {
         let keys = Keys::new(&options.prefix)?;
@@ -201,7 +201,7 @@ impl Site {
         let mut cursor = String::new();
         loop {
             let part = self.slots(cursor).await?;
-            let own = part.items.iter().filter(|slot| slot.key.kind() != "duty");
+            let own = part.items.iter().filter(|slot| slot.key.kind() != "leader");
             for slot in own {
                 keys += 1;
                 live += u64::from(slot.lease.is_some());
@@ -253,13 +253,13 @@ fn slot(value: &Value) -> Result<StoredSlot, Error> {
     })
 }
 
-async fn read_bolt(link: &Link, keys: &Keys) -> Result<Option<Bolt>, Error> {
+async fn read_maintenance(link: &Link, keys: &Keys) -> Result<Option<Maintenance>, Error> {
     let mut get = cmd("GET");
     get.arg(keys.meta());
     match link.send(&get, Repeat::Safe).await {
         Ok(Value::BulkString(text)) => serde_json::from_slice(&text)
             .map(Some)
-            .map_err(|_| wire::broken("a bolt")),
+            .map_err(|_| wire::broken("a maintenance lock")),
         Ok(_) => Ok(None),
         // The counters, where they belong.
         Err(failure) if failure.error.to_string().contains("WRONGTYPE") => Ok(None),
@@ -268,24 +268,24 @@ async fn read_bolt(link: &Link, keys: &Keys) -> Result<Option<Bolt>, Error> {
 }
 
 /// Whether a store is closed to servers.
-pub(crate) async fn bolt_in(options: &Options) -> Result<Option<Bolt>, Error> {
+pub(crate) async fn maintenance_in(options: &Options) -> Result<Option<Maintenance>, Error> {
     let keys = Keys::new(&options.prefix)?;
-    read_bolt(&Link::new(options, &keys), &keys).await
+    read_maintenance(&Link::new(options, &keys), &keys).await
 }
 
-impl Export for Site {
+impl Export for Endpoint {
     fn store(&self) -> &'static str {
         "redis"
     }
 
-    fn bolt(&self) -> Answer<'_, Option<Bolt>> {
-        Box::pin(read_bolt(&self.link, &self.keys))
+    fn maintenance(&self) -> Answer<'_, Option<Maintenance>> {
+        Box::pin(read_maintenance(&self.link, &self.keys))
     }
 
     fn at_work(&self) -> Answer<'_, Option<String>> {
         Box::pin(async {
             let leader = self.counters().await?.leader;
-            Ok((!leader.is_empty()).then(|| format!("it holds lease:duty:expiry as {leader}")))
+            Ok((!leader.is_empty()).then(|| format!("it holds lease:leader:expiry as {leader}")))
         })
     }
 
@@ -403,7 +403,7 @@ impl Export for Site {
                 .into_iter()
                 .map(|id| format!("{kind}{id}"))
                 // Not a lease, but the servers' own.
-                .filter(|name| name != "duty:expiry" && name.parse::<Key>().is_ok())
+                .filter(|name| name != "leader:expiry" && name.parse::<Key>().is_ok())
                 .collect();
             let found = self.ask_about("foreign", &names).await?;
             let items = found.iter().map(wire::key).collect::<Result<_, _>>()?;

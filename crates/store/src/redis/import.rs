@@ -4,13 +4,13 @@ use ::redis::cmd;
 use lease::{Answer, Error, Event, Record, engine::StoredSlot};
 
 use super::{
-    export::Site,
+    export::Endpoint,
     link::{Call, Repeat},
     wire,
 };
-use crate::migrate::{Arrival, Bolt, Export as _, Import};
+use crate::migrate::{Arrival, Export as _, Import, Maintenance};
 
-impl Site {
+impl Endpoint {
     fn step(&self, what: &str) -> Call {
         let mut call = Call::new(&self.keys);
         call.arg(what);
@@ -111,13 +111,13 @@ fn add_event(call: &mut Call, event: &Event) -> Result<(), Error> {
     Ok(())
 }
 
-impl Import for Site {
-    fn set_bolt(&self, bolt: Option<Bolt>) -> Answer<'_, ()> {
+impl Import for Endpoint {
+    fn set_maintenance(&self, maintenance: Option<Maintenance>) -> Answer<'_, ()> {
         Box::pin(async move {
-            let call = match &bolt {
-                Some(bolt) => {
+            let call = match &maintenance {
+                Some(maintenance) => {
                     let mut call = self.step("close");
-                    call.arg(json(bolt)?);
+                    call.arg(json(maintenance)?);
                     call
                 }
                 None => self.step("open"),
@@ -145,7 +145,7 @@ impl Import for Site {
                 cursor = next;
             }
             self.delete_targets().await?;
-            // Everything else of ours has our name, and so has the bolt.
+            // Everything else of ours has our name, and so has the maintenance lock.
             let beginning = self.keys.own();
             let meta = self.keys.meta();
             let mut cursor = String::new();
@@ -214,7 +214,7 @@ impl Import for Site {
     }
 }
 
-impl Site {
+impl Endpoint {
     /// Polling targets that we wrote; those of other programs stay.
     async fn delete_targets(&self) -> Result<(), Error> {
         let mut ours = cmd("HKEYS");

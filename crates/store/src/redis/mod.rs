@@ -1,4 +1,4 @@
-//! Redis as the home of the kernel: any number of servers share one truth, and none is special.
+//! Redis as the backend of the kernel: any number of servers share one truth, and none is special.
 //!
 //! Every command is one script, so that it is one atomic step, and Redis' own clock decides. The
 //! keys that other programs read and write are exact (see `keys.rs`); a value that another program
@@ -39,7 +39,7 @@ use tokio::{runtime::Handle, sync::OnceCell};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use address::{Address, Login};
-pub(crate) use export::{Site, bolt_in};
+pub(crate) use export::{Endpoint, maintenance_in};
 pub use options::Options;
 
 use batch::Batches;

@@ -68,12 +68,12 @@ fn load(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_copy_made_under_load_is_one_moment_and_no_token_goes_back() {
-    let (home, copies, clock) = (
+    let (backend, copies, clock) = (
         tempfile::tempdir().unwrap(),
         tempfile::tempdir().unwrap(),
         manual(),
     );
-    let store = open(home.path(), &clock).await.unwrap();
+    let store = open(backend.path(), &clock).await.unwrap();
     let kept = granted(store.acquire(ask("kept", "ann")).await.unwrap());
     let (stop, largest) = (Arc::default(), Arc::default());
     let tasks = load(&store, &stop, &largest);
@@ -85,7 +85,7 @@ async fn a_copy_made_under_load_is_one_moment_and_no_token_goes_back() {
             tokio::task::yield_now().await;
         }
         let to = copies.path().join(made.len().to_string());
-        let copied = backup(home.path(), &to).await.unwrap();
+        let copied = backup(backend.path(), &to).await.unwrap();
         assert!(copied.leases >= 1 && copied.events > 0, "{copied:?}");
         made.push((to, copied));
     }
@@ -145,35 +145,37 @@ async fn a_copy_made_under_load_is_one_moment_and_no_token_goes_back() {
 
 #[tokio::test]
 async fn a_restore_takes_no_store_away_by_accident() {
-    let (home, copies, clock) = (
+    let (backend, copies, clock) = (
         tempfile::tempdir().unwrap(),
         tempfile::tempdir().unwrap(),
         manual(),
     );
     let copy = copies.path().join("copy");
     assert!(
-        backup(home.path(), &copy).await.is_err(),
+        backup(backend.path(), &copy).await.is_err(),
         "there is nothing to copy"
     );
-    let store = open(home.path(), &clock).await.unwrap();
+    let store = open(backend.path(), &clock).await.unwrap();
     granted(store.acquire(ask("a", "ann")).await.unwrap());
-    backup(home.path(), &copy).await.unwrap();
-    let twice = backup(home.path(), &copy).await.unwrap_err();
+    backup(backend.path(), &copy).await.unwrap();
+    let twice = backup(backend.path(), &copy).await.unwrap_err();
     assert!(twice.to_string().contains("already"), "{twice}");
     let newer = granted(store.acquire(ask("b", "ann")).await.unwrap());
 
-    let in_use = restore(&copy, home.path(), true, &clock).await.unwrap_err();
+    let in_use = restore(&copy, backend.path(), true, &clock)
+        .await
+        .unwrap_err();
     assert!(matches!(in_use, OpenError::InUse { .. }), "{in_use}");
     store.close().await.unwrap();
-    let there = restore(&copy, home.path(), false, &clock)
+    let there = restore(&copy, backend.path(), false, &clock)
         .await
         .unwrap_err();
     assert!(there.to_string().contains("already"), "{there}");
-    let restored = restore(&copy, home.path(), true, &clock).await.unwrap();
+    let restored = restore(&copy, backend.path(), true, &clock).await.unwrap();
     let aside = restored.set_aside.unwrap();
     assert!(aside.join("leasehold.db").exists());
     assert!(restored.floor > newer.token);
-    let store = open(home.path(), &clock).await.unwrap();
+    let store = open(backend.path(), &clock).await.unwrap();
     assert!(store.lease(key("a")).await.unwrap().is_some());
     assert!(store.lease(key("b")).await.unwrap().is_none());
     store.close().await.unwrap();
@@ -181,17 +183,17 @@ async fn a_restore_takes_no_store_away_by_accident() {
 
 #[tokio::test]
 async fn a_damaged_copy_is_refused_and_nothing_is_changed() {
-    let (home, copies, clock) = (
+    let (backend, copies, clock) = (
         tempfile::tempdir().unwrap(),
         tempfile::tempdir().unwrap(),
         manual(),
     );
     let copy = copies.path().join("copy");
-    let store = open(home.path(), &clock).await.unwrap();
+    let store = open(backend.path(), &clock).await.unwrap();
     for id in 0..50 {
         granted(store.acquire(ask(&format!("k{id}"), "ann")).await.unwrap());
     }
-    backup(home.path(), &copy).await.unwrap();
+    backup(backend.path(), &copy).await.unwrap();
     store.close().await.unwrap();
     let file = copy.join("leasehold.db");
     let mut bytes = std::fs::read(&file).unwrap();
@@ -204,9 +206,11 @@ async fn a_damaged_copy_is_refused_and_nothing_is_changed() {
         bytes[at + 6] = b'x';
     }
     std::fs::write(&file, bytes).unwrap();
-    let refused = restore(&copy, home.path(), true, &clock).await.unwrap_err();
+    let refused = restore(&copy, backend.path(), true, &clock)
+        .await
+        .unwrap_err();
     assert!(matches!(refused, OpenError::Damaged { .. }), "{refused}");
-    let store = open(home.path(), &clock).await.unwrap();
+    let store = open(backend.path(), &clock).await.unwrap();
     assert!(store.lease(key("k42")).await.unwrap().is_some());
     store.close().await.unwrap();
 }

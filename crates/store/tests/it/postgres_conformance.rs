@@ -23,14 +23,14 @@ use tokio::{
 /// How many functions of the suite run at once.
 const AT_ONCE: usize = 8;
 
-/// A home of its own in a shared database.
-struct Home {
+/// A backend of its own in a shared database.
+struct Backend {
     schema: String,
     database: Database,
     authority: Arc<dyn Authority>,
 }
 
-impl Home {
+impl Backend {
     async fn new(database: Database) -> Self {
         static NUMBER: AtomicU64 = AtomicU64::new(1);
         let schema = format!("home_{}", NUMBER.fetch_add(1, Ordering::Relaxed));
@@ -49,7 +49,7 @@ async fn open(url: &str) -> Arc<dyn Authority> {
     Arc::new(Postgres::open(options).await.expect("the store opens"))
 }
 
-impl Harness for Home {
+impl Harness for Backend {
     fn authority(&self) -> Arc<dyn Authority> {
         self.authority.clone()
     }
@@ -95,8 +95,8 @@ async fn all_rules() {
         let (database, turns) = (database.clone(), turns.clone());
         let task = running.spawn_local(async move {
             let _turn = turns.acquire_owned().await.expect("never closed");
-            let home = Home::new(database).await;
-            case(&home).await;
+            let backend = Backend::new(database).await;
+            case(&backend).await;
         });
         names.insert(task.id(), *name);
     }

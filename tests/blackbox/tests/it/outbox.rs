@@ -29,7 +29,7 @@ const CLIENTS: usize = 4;
 const KEYS_PER_CLIENT: usize = 3;
 /// A pause of each client, so that the load is a load and no benchmark.
 const BREATH: Duration = Duration::from_millis(15);
-/// How long the last event may take: a killed server's duty to publish must lapse first, and the
+/// How long the last event may take: a killed server's leadership must lapse first, and the
 /// backlog of a minute is long.
 const DRAIN: Duration = Duration::from_secs(180);
 

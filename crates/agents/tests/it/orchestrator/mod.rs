@@ -2,8 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
-mod doors;
 mod faulty;
 mod life;
+mod routes;
 mod store_gone;
 mod world;

@@ -23,7 +23,7 @@ pub const TTL_MS: u64 = 3_000;
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A store, and what keeps it alive.
-pub struct Home {
+pub struct Backend {
     pub authority: Arc<dyn Authority>,
     _service: Option<Service>,
 }
@@ -35,7 +35,7 @@ enum Service {
     Postgres { _database: Database },
 }
 
-/// Which home of the state.
+/// Which backend of the state.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
     Memory,
@@ -46,17 +46,17 @@ pub enum Kind {
     Http,
 }
 
-pub async fn home(kind: Kind) -> Home {
+pub async fn backend(kind: Kind) -> Backend {
     let clock = Arc::new(System);
     match kind {
-        Kind::Memory => Home {
+        Kind::Memory => Backend {
             authority: Arc::new(Embedded::memory(embedded::Options::default(), clock).unwrap()),
             _service: None,
         },
         Kind::Disk => {
             let dir = Dir::new("poller");
             let options = embedded::Options::at(dir.path());
-            Home {
+            Backend {
                 authority: Arc::new(Embedded::open(options, clock).await.unwrap()),
                 _service: Some(Service::Dir { _dir: dir }),
             }
@@ -78,7 +78,7 @@ pub async fn home(kind: Kind) -> Home {
             let options = leasehold_client::Options::new(server.url()).token("secret");
             tokio::spawn(server.run(std::future::pending()));
             let client = leasehold_client::Client::new(options).unwrap();
-            Home {
+            Backend {
                 authority: Arc::new(leasehold_client::Remote::new(client)),
                 _service: None,
             }
@@ -98,26 +98,26 @@ pub async fn home(kind: Kind) -> Home {
     }
 }
 
-/// A home whose Redis can be paused.
-pub async fn on_redis() -> (Home, Redis) {
+/// A backend whose Redis can be paused.
+pub async fn on_redis() -> (Backend, Redis) {
     let redis = Redis::start().await;
-    let home = opened(&redis.url(), None).await;
-    (home, redis)
+    let backend = opened(&redis.url(), None).await;
+    (backend, redis)
 }
 
-async fn opened(url: &str, service: Option<Service>) -> Home {
+async fn opened(url: &str, service: Option<Service>) -> Backend {
     let url = url.parse().unwrap();
     let options = leasehold_store::Options::default();
     let store = leasehold_store::open(&url, options, Arc::new(System))
         .await
         .unwrap();
-    Home {
+    Backend {
         authority: store.authority(),
         _service: service,
     }
 }
 
-impl Home {
+impl Backend {
     /// Writes target documents into the store.
     pub async fn put(&self, documents: impl IntoIterator<Item = (String, Option<String>)>) {
         let writes: Vec<Write> = documents

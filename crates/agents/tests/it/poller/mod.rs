@@ -1,18 +1,18 @@
-//! The coordinator: many instances in one process, on every home of the state.
+//! The coordinator: many instances in one process, on every backend of the state.
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
-/// Runs each rule on each home of the state.
-macro_rules! on_every_home {
+/// Runs each rule on each backend of the state.
+macro_rules! on_every_backend {
     ($($rule:ident),* $(,)?) => {
-        on_every_home!(@home memory Memory $($rule)*);
-        on_every_home!(@home disk Disk $($rule)*);
-        on_every_home!(@home http Http $($rule)*);
-        on_every_home!(@home redis Redis $($rule)*);
-        on_every_home!(@home postgres Postgres $($rule)*);
+        on_every_backend!(@backend memory Memory $($rule)*);
+        on_every_backend!(@backend disk Disk $($rule)*);
+        on_every_backend!(@backend http Http $($rule)*);
+        on_every_backend!(@backend redis Redis $($rule)*);
+        on_every_backend!(@backend postgres Postgres $($rule)*);
     };
-    (@home $home:ident $kind:ident $($rule:ident)*) => {
-        mod $home {
+    (@backend $backend:ident $kind:ident $($rule:ident)*) => {
+        mod $backend {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $rule() {
                 super::$rule(crate::poller::fleet::Kind::$kind).await;

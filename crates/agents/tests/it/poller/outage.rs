@@ -13,9 +13,9 @@ use crate::poller::fleet::{PATIENCE, TTL_MS, on_redis, until_loads};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_redis_is_away_ownership_is_uncertain_until_the_deadline_and_then_over() {
-    let (home, redis) = on_redis().await;
-    home.put_targets(2).await;
-    let fleet = [home.start(Options::with_ttl_ms(TTL_MS)).await];
+    let (backend, redis) = on_redis().await;
+    backend.put_targets(2).await;
+    let fleet = [backend.start(Options::with_ttl_ms(TTL_MS)).await];
     until_loads(&fleet, &[2]).await;
     let only = &fleet[0];
     let token = only.lease_info("session-1").token;
@@ -65,8 +65,8 @@ async fn scans(redis: &leasehold_testkit::Redis) -> u64 {
 /// The pages of a list share one scan of the key space, however many there are.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_list_in_many_pages_is_one_scan() {
-    let (home, redis) = on_redis().await;
-    home.put_targets(2_500).await;
+    let (backend, redis) = on_redis().await;
+    backend.put_targets(2_500).await;
     // A pass over the key space: the targets and some keys of our own.
     let pass = 5;
     let before = scans(&redis).await;
@@ -78,7 +78,7 @@ async fn a_list_in_many_pages_is_one_scan() {
             after,
             limit: 100,
         };
-        let page = home.authority.records(query).await.unwrap();
+        let page = backend.authority.records(query).await.unwrap();
         found += page.items.len();
         pages += 1;
         after = page.items.last().map(|record| record.key.id().to_owned());
@@ -105,7 +105,7 @@ async fn a_list_in_many_pages_is_one_scan() {
             limit: 1,
             ..LeaseQuery::default()
         };
-        let page = home.authority.leases(query).await.unwrap();
+        let page = backend.authority.leases(query).await.unwrap();
         ids.extend(page.items.iter().map(|lease| lease.key.id().to_owned()));
         after = page.items.last().map(|lease| lease.key.clone());
         if !page.more {

@@ -1,15 +1,15 @@
-//! What the contract says about assignment, the same on every home.
+//! What the contract says about assignment, the same on every backend.
 
 use lease::{Acquire, Holder, Key, Ttl, polling::POLL};
 use leasehold_agents::poller::{LeaseState, Options};
 use leasehold_testkit::wait;
 
-use crate::poller::fleet::{Kind, PATIENCE, TTL_MS, Watchdog, home, until_loads};
+use crate::poller::fleet::{Kind, PATIENCE, TTL_MS, Watchdog, backend, until_loads};
 
 async fn one_instance_owns_everything(kind: Kind) {
-    let home = home(kind).await;
-    home.put_targets(12).await;
-    let fleet = home.start_many(1).await;
+    let backend = backend(kind).await;
+    backend.put_targets(12).await;
+    let fleet = backend.start_many(1).await;
     until_loads(&fleet, &[12]).await;
     let only = &fleet[0];
     assert_eq!(only.live_nodes(), [only.instance_id().to_string()]);
@@ -23,18 +23,18 @@ async fn one_instance_owns_everything(kind: Kind) {
 }
 
 async fn five_start_at_once_on_ten_targets(kind: Kind) {
-    let home = home(kind).await;
-    home.put_targets(10).await;
-    let fleet = home.start_many(5).await;
+    let backend = backend(kind).await;
+    backend.put_targets(10).await;
+    let fleet = backend.start_many(5).await;
     let watchdog = Watchdog::over(&fleet);
     until_loads(&fleet, &[2, 2, 2, 2, 2]).await;
     watchdog.finish().await;
 }
 
 async fn three_instances_share_nine_targets_evenly(kind: Kind) {
-    let home = home(kind).await;
-    home.put_targets(9).await;
-    let fleet = home.start_many(3).await;
+    let backend = backend(kind).await;
+    backend.put_targets(9).await;
+    let fleet = backend.start_many(3).await;
     let watchdog = Watchdog::over(&fleet);
     until_loads(&fleet, &[3, 3, 3]).await;
     for instance in &fleet {
@@ -49,9 +49,9 @@ async fn three_instances_share_nine_targets_evenly(kind: Kind) {
 }
 
 async fn a_third_joins_two_with_ten(kind: Kind) {
-    let home = home(kind).await;
-    home.put_targets(10).await;
-    let mut fleet = home.start_many(2).await;
+    let backend = backend(kind).await;
+    backend.put_targets(10).await;
+    let mut fleet = backend.start_many(2).await;
     until_loads(&fleet, &[5, 5]).await;
     let tokens = |fleet: &[leasehold_agents::poller::Coordinator]| {
         let all = fleet.iter().flat_map(|it| {
@@ -64,7 +64,7 @@ async fn a_third_joins_two_with_ten(kind: Kind) {
         all.collect::<std::collections::BTreeMap<_, _>>()
     };
     let before = tokens(&fleet);
-    fleet.push(home.start(Options::with_ttl_ms(TTL_MS)).await);
+    fleet.push(backend.start(Options::with_ttl_ms(TTL_MS)).await);
     let watchdog = Watchdog::over(&fleet);
     until_loads(&fleet, &[3, 3, 4]).await;
     let newcomer = fleet[2].owned().len();
@@ -81,40 +81,41 @@ async fn a_third_joins_two_with_ten(kind: Kind) {
 }
 
 async fn paused_and_deleted_targets_are_released_at_once(kind: Kind) {
-    let home = home(kind).await;
-    home.put_targets(4).await;
-    let fleet = home.start_many(2).await;
+    let backend = backend(kind).await;
+    backend.put_targets(4).await;
+    let fleet = backend.start_many(2).await;
     until_loads(&fleet, &[2, 2]).await;
     let paused = r#"{"id":"session-1","isPaused":true}"#.to_owned();
     let changes = [("session-1", Some(paused)), ("session-2", None)];
-    home.put(changes.map(|(id, value)| (id.to_owned(), value)))
+    backend
+        .put(changes.map(|(id, value)| (id.to_owned(), value)))
         .await;
     wait::until(PATIENCE, "both are released", async || {
         let key = |id| Key::new(POLL, id).unwrap();
-        let first = home.authority.lease(key("session-1")).await.unwrap();
-        let second = home.authority.lease(key("session-2")).await.unwrap();
+        let first = backend.authority.lease(key("session-1")).await.unwrap();
+        let second = backend.authority.lease(key("session-2")).await.unwrap();
         first.is_none() && second.is_none()
     })
     .await;
     until_loads(&fleet, &[1, 1]).await;
     let again = r#"{"id":"session-1","isPaused":false}"#.to_owned();
-    home.put([("session-1".to_owned(), Some(again))]).await;
+    backend.put([("session-1".to_owned(), Some(again))]).await;
     until_loads(&fleet, &[1, 2]).await;
 }
 
 /// The store is written behind everybody's back, as foreign programs do it: who has not looked yet does
 /// not take over what was let go because it was paused or removed.
 async fn what_was_paused_is_not_picked_up_by_those_who_have_not_looked(kind: Kind) {
-    let home = home(kind).await;
-    home.put_targets(6).await;
+    let backend = backend(kind).await;
+    backend.put_targets(6).await;
     // Only the first looks often enough to notice by itself.
     let slow = Options {
         discovery_ms: 600_000,
         ..Options::with_ttl_ms(TTL_MS)
     };
     let fleet = [
-        home.start_deaf_to_targets(slow).await,
-        home.start(Options::with_ttl_ms(TTL_MS)).await,
+        backend.start_deaf_to_targets(slow).await,
+        backend.start(Options::with_ttl_ms(TTL_MS)).await,
     ];
     until_loads(&fleet, &[3, 3]).await;
     let (other, owner) = (&fleet[0], &fleet[1]);
@@ -125,7 +126,7 @@ async fn what_was_paused_is_not_picked_up_by_those_who_have_not_looked(kind: Kin
     };
     let mut changes: Vec<_> = owned[..2].iter().map(paused).collect();
     changes.push((owned[2].clone(), None));
-    home.put(changes).await;
+    backend.put(changes).await;
     wait::until(PATIENCE, "they are let go", async || {
         owner.owned().is_empty()
     })
@@ -143,15 +144,15 @@ async fn what_was_paused_is_not_picked_up_by_those_who_have_not_looked(kind: Kin
 }
 
 async fn a_lease_that_another_program_holds_is_respected(kind: Kind) {
-    let home = home(kind).await;
+    let backend = backend(kind).await;
     let holder = Holder::new("somebody-else", "1").unwrap();
     let key = Key::new(POLL, "session-1").unwrap();
     // Longer than a busy machine needs until the other target is taken.
     let ttl = Ttl::from_millis(5_000).unwrap();
     let grant = Acquire::one(key.clone(), holder, ttl);
-    home.authority.acquire(grant).await.unwrap();
-    home.put_targets(2).await;
-    let fleet = home.start_many(1).await;
+    backend.authority.acquire(grant).await.unwrap();
+    backend.put_targets(2).await;
+    let fleet = backend.start_many(1).await;
     until_loads(&fleet, &[1]).await;
     assert_eq!(fleet[0].try_acquire("session-1").await, Ok(false));
     let info = fleet[0].lease_info("session-1");
@@ -162,8 +163,8 @@ async fn a_lease_that_another_program_holds_is_respected(kind: Kind) {
 }
 
 async fn capacity_and_weight_bound_what_an_instance_takes(kind: Kind) {
-    let home = home(kind).await;
-    home.put_targets(9).await;
+    let backend = backend(kind).await;
+    backend.put_targets(9).await;
     let limited = Options {
         capacity: Some(2),
         ..Options::with_ttl_ms(TTL_MS)
@@ -173,7 +174,7 @@ async fn capacity_and_weight_bound_what_an_instance_takes(kind: Kind) {
         display_name: Some("the big one".to_owned()),
         ..Options::with_ttl_ms(TTL_MS)
     };
-    let fleet = [home.start(limited).await, home.start(heavy).await];
+    let fleet = [backend.start(limited).await, backend.start(heavy).await];
     until_loads(&fleet, &[2, 7]).await;
     assert_eq!(fleet[0].owned().len(), 2);
     let names: Vec<_> = fleet[0]
@@ -185,9 +186,9 @@ async fn capacity_and_weight_bound_what_an_instance_takes(kind: Kind) {
 }
 
 async fn release_is_idempotent_and_leaves_the_target_to_others(kind: Kind) {
-    let home = home(kind).await;
-    home.put_targets(2).await;
-    let fleet = home.start_many(1).await;
+    let backend = backend(kind).await;
+    backend.put_targets(2).await;
+    let fleet = backend.start_many(1).await;
     until_loads(&fleet, &[2]).await;
     let only = &fleet[0];
     let token = only.lease_info("session-1").token;
@@ -200,7 +201,7 @@ async fn release_is_idempotent_and_leaves_the_target_to_others(kind: Kind) {
     assert!(only.lease_info("session-1").token > token);
 }
 
-on_every_home!(
+on_every_backend!(
     one_instance_owns_everything,
     five_start_at_once_on_ten_targets,
     three_instances_share_nine_targets_evenly,

@@ -6,12 +6,12 @@ use lease::{EventKind, EventQuery, polling::NODE};
 use leasehold_agents::poller::Options;
 use leasehold_testkit::wait;
 
-use crate::poller::fleet::{Kind, PATIENCE, TTL_MS, Watchdog, home, on_redis, until_loads};
+use crate::poller::fleet::{Kind, PATIENCE, TTL_MS, Watchdog, backend, on_redis, until_loads};
 
 async fn stop_releases_each_target_after_its_own_poll_and_presence_last(kind: Kind) {
-    let home = home(kind).await;
-    home.put_targets(9).await;
-    let fleet = home.start_many(3).await;
+    let backend = backend(kind).await;
+    backend.put_targets(9).await;
+    let fleet = backend.start_many(3).await;
     until_loads(&fleet, &[3, 3, 3]).await;
     let watchdog = Watchdog::over(&fleet);
     let (leaver, rest) = (&fleet[0], &fleet[1..]);
@@ -43,7 +43,7 @@ async fn stop_releases_each_target_after_its_own_poll_and_presence_last(kind: Ki
         "{:?}",
         from.elapsed()
     );
-    let events = home
+    let events = backend
         .authority
         .events(EventQuery {
             limit: 10_000,
@@ -70,9 +70,9 @@ async fn stop_releases_each_target_after_its_own_poll_and_presence_last(kind: Ki
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dropped_coordinator_gives_its_targets_back() {
-    let home = home(Kind::Memory).await;
-    home.put_targets(4).await;
-    let mut fleet = home.start_many(2).await;
+    let backend = backend(Kind::Memory).await;
+    backend.put_targets(4).await;
+    let mut fleet = backend.start_many(2).await;
     until_loads(&fleet, &[2, 2]).await;
     drop(fleet.remove(0));
     until_loads(&fleet, &[4]).await;
@@ -87,11 +87,11 @@ async fn timed<T>(work: impl Future<Output = T>) -> (T, Duration) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stop_keeps_to_its_budget_while_redis_is_away_and_while_a_poll_does_not_end() {
-    let (home, redis) = on_redis().await;
-    home.put_targets(4).await;
+    let (backend, redis) = on_redis().await;
+    backend.put_targets(4).await;
     let options = Options::with_ttl_ms(TTL_MS);
     let budget = Duration::from_millis(options.stop_ms + 500);
-    let fleet = [home.start(options.clone()).await];
+    let fleet = [backend.start(options.clone()).await];
     until_loads(&fleet, &[4]).await;
     // A poll that ends only when it is broken off.
     let turn = fleet[0].turn("session-1").expect("owned");
@@ -101,7 +101,7 @@ async fn a_stop_keeps_to_its_budget_while_redis_is_away_and_while_a_poll_does_no
     assert!(took < budget, "{took:?}");
     poll.await.unwrap();
 
-    let fleet = [home.start(options).await];
+    let fleet = [backend.start(options).await];
     until_loads(&fleet, &[4]).await;
     redis.pause();
     let (stopped, took) = timed(fleet[0].stop()).await;
@@ -110,4 +110,4 @@ async fn a_stop_keeps_to_its_budget_while_redis_is_away_and_while_a_poll_does_no
     redis.resume();
 }
 
-on_every_home!(stop_releases_each_target_after_its_own_poll_and_presence_last);
+on_every_backend!(stop_releases_each_target_after_its_own_poll_and_presence_last);

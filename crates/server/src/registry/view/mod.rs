@@ -27,7 +27,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::{Place, index_kind, site::SITE_CHANGE};
+use super::{SiteId, index_kind, site::SITE_CHANGE};
 use crate::{App, Reject};
 use state::State;
 
@@ -55,7 +55,7 @@ pub(crate) struct Sites {
 }
 
 struct Ask {
-    place: Place,
+    place: SiteId,
     /// What the answer must contain, when it is to be read again for that.
     again: Option<Revision>,
     answer: oneshot::Sender<Option<Arc<Kept>>>,
@@ -108,7 +108,7 @@ impl Sites {
     pub async fn planned(
         &self,
         app: &App,
-        place: &Place,
+        place: &SiteId,
         revision: Option<Revision>,
         now: UnixMillis,
     ) -> Result<Arc<Planned>, Reject> {
@@ -122,7 +122,7 @@ impl Sites {
         Ok(Arc::new(state.plan(&split, state.version(), now)))
     }
 
-    async fn kept(&self, place: &Place, revision: Option<Revision>) -> Option<Arc<Kept>> {
+    async fn kept(&self, place: &SiteId, revision: Option<Revision>) -> Option<Arc<Kept>> {
         let wrote = Revision::new(self.wrote.load(Ordering::Acquire));
         let revision = revision.map_or(wrote, |revision| revision.max(wrote));
         let mut again = None;
@@ -205,7 +205,7 @@ pub(crate) async fn run(app: App, mut pending: Pending) {
 /// The sites that are kept, and when each was last asked about.
 #[derive(Default)]
 struct Keeping {
-    sites: HashMap<Place, (Arc<Kept>, u64)>,
+    sites: HashMap<SiteId, (Arc<Kept>, u64)>,
     followed: bool,
     asked: u64,
 }
@@ -214,7 +214,7 @@ impl Keeping {
     async fn answer(
         &mut self,
         app: &App,
-        place: &Place,
+        place: &SiteId,
         again: Option<Revision>,
     ) -> Option<Arc<Kept>> {
         if !self.followed {
@@ -251,14 +251,14 @@ impl Keeping {
         Some(kept)
     }
 
-    fn find(&self, event: &Event) -> Option<(Place, Arc<Kept>)> {
+    fn find(&self, event: &Event) -> Option<(SiteId, Arc<Kept>)> {
         let place = match &event.lease {
-            None => Place::of_id(event.key.id()),
+            None => SiteId::of_id(event.key.id()),
             Some(lease) => lease
                 .labels
                 .tenant()
                 .zip(lease.labels.get(lease::SITE))
-                .and_then(|(tenant, site)| Place::new(tenant, site).ok()),
+                .and_then(|(tenant, site)| SiteId::new(tenant, site).ok()),
         };
         match place {
             Some(place) => {

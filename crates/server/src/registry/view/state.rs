@@ -15,7 +15,7 @@ use lease::{
 use leasehold_api::SiteVersion;
 
 use super::super::{
-    Place, runners,
+    SiteId, runners,
     site::{self, SITE_CHANGE},
     store::{self, Found},
 };
@@ -76,7 +76,7 @@ impl std::ops::Deref for Loaded {
 }
 
 /// A site as the store has it.
-pub(crate) async fn load(authority: &dyn Authority, place: &Place) -> Result<Site, Reject> {
+pub(crate) async fn load(authority: &dyn Authority, place: &SiteId) -> Result<Site, Reject> {
     let now = authority.now().await?;
     Ok(State::load(authority, place).await?.at(now))
 }
@@ -84,7 +84,7 @@ pub(crate) async fn load(authority: &dyn Authority, place: &Place) -> Result<Sit
 /// The same with what its runners reported.
 pub(crate) async fn with_reports(
     authority: &dyn Authority,
-    place: &Place,
+    place: &SiteId,
     mut site: Site,
 ) -> Result<Site, Reject> {
     let tenant = Some(place.tenant_id.as_str());
@@ -100,7 +100,7 @@ pub(crate) async fn with_reports(
 }
 
 impl State {
-    pub async fn load(authority: &dyn Authority, place: &Place) -> Result<Loaded, Reject> {
+    pub async fn load(authority: &dyn Authority, place: &SiteId) -> Result<Loaded, Reject> {
         let mut state = Self::default();
         let mut newest = Revision::new(0);
         let tenant = Some(place.tenant_id.as_str());

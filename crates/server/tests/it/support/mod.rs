@@ -1,11 +1,11 @@
 //! A real server on a loopback port: over the in-memory store with a clock that is moved by hand, unless
-//! the test runs on another home (see [`homes`]).
+//! the test runs on another backend (see [`backends`]).
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 pub mod guarded;
 #[macro_use]
-pub mod homes;
+pub mod backends;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -76,11 +76,11 @@ pub async fn start() -> Running {
 
 pub async fn start_with(options: Options) -> Running {
     let clock = clock();
-    let Some(home) = homes::Home::current() else {
+    let Some(backend) = backends::Backend::current() else {
         let authority = memory(&clock);
         return start_on(options, clock, authority).await;
     };
-    let authority = home.open().await;
+    let authority = backend.open().await;
     let system = Arc::new(System);
     let mut running = launch(Server::builder(), options, clock, system, authority).await;
     running.time_runs = true;
@@ -90,14 +90,14 @@ pub async fn start_with(options: Options) -> Running {
 /// Two servers that share a store.
 pub async fn start_pair(options: Options) -> [Running; 2] {
     let clock = clock();
-    let Some(home) = homes::Home::current() else {
+    let Some(backend) = backends::Backend::current() else {
         let authority = memory(&clock);
         return [
             start_on(options.clone(), clock.clone(), authority.clone()).await,
             start_on(options, clock, authority).await,
         ];
     };
-    let [first, second] = home.open_replicas().await;
+    let [first, second] = backend.open_replicas().await;
     let system = || Arc::new(System);
     let launched = launch(
         Server::builder(),
@@ -119,11 +119,11 @@ pub async fn start_on(options: Options, clock: Manual, authority: Arc<dyn Author
     launch(Server::builder(), options, clock, moved, authority).await
 }
 
-/// With one more door.
-pub async fn start_door(options: Options, door: OpenApiRouter<App>) -> Running {
+/// With one more route.
+pub async fn start_route(options: Options, route: OpenApiRouter<App>) -> Running {
     let clock = clock();
     let (moved, authority) = (Arc::new(clock.clone()), memory(&clock));
-    let builder = Server::builder().door(door);
+    let builder = Server::builder().route(route);
     launch(builder, options, clock, moved, authority).await
 }
 

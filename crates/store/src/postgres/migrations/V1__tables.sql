@@ -38,7 +38,7 @@ CREATE TABLE lease_clock (
     waiters bigint NOT NULL DEFAULT 0,
     -- The last ticket of a wait.
     ticket bigint NOT NULL DEFAULT 0,
-    -- When the expiry duty looks next; an earlier lapse wakes it.
+    -- When the leader of expiry looks next; an earlier lapse wakes it.
     timer_ms bigint NOT NULL DEFAULT 9007199254740991,
     -- Until when some replica watches: no notifications about events otherwise.
     watched_ms bigint NOT NULL DEFAULT 0
@@ -205,13 +205,13 @@ CREATE TABLE outbox (
 ) INHERITS (records);
 
 -- The chain of digests over the history, so that tampering shows. Written by the replica that has the
--- duty, soon after the events and outside the statement that decides.
+-- leader, soon after the events and outside the statement that decides.
 CREATE TABLE lease_seals (
     -- The seal covers the events `first` to `last`.
     last bigint PRIMARY KEY,
     first bigint NOT NULL,
     -- The digest of the seal before. No two seals continue the same one: the chain cannot fork, even
-    -- when two replicas believe to have the duty.
+    -- when two replicas believe to be the leader.
     previous bytea NOT NULL UNIQUE,
     digest bytea NOT NULL,
     -- A mark per event: 8 bytes for its key, 32 for the whole.

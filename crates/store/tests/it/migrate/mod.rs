@@ -1,4 +1,4 @@
-//! Moving between homes: nothing is lost, no token comes again, and no two homes answer for one key.
+//! Moving between backends: nothing is lost, no token comes again, and no two backends answer for one key.
 
 mod refuse;
 mod stage;
@@ -6,7 +6,7 @@ mod world;
 
 use leasehold_store::migrate::{Options, Report, migrate};
 
-use stage::{Homes, open, url};
+use stage::{Backends, open, url};
 use world::World;
 
 async fn moved(from: &str, to: &str) -> Report {
@@ -18,16 +18,16 @@ async fn moved(from: &str, to: &str) -> Report {
     report
 }
 
-/// Every ordered pair of homes, also two of the same sort.
+/// Every ordered pair of backends, also two of the same sort.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn heavy_every_home_moves_to_every_home() {
-    let homes = Homes::start().await;
+    let backends = Backends::start().await;
     let mut number = 0;
     for from in ["embedded", "postgres", "redis"] {
         for to in ["embedded", "postgres", "redis"] {
             number += 1;
-            let source = homes.url(from, &format!("source_{number}"), number);
-            let target = homes.url(to, &format!("target_{number}"), number + 9);
+            let source = backends.url(from, &format!("source_{number}"), number);
+            let target = backends.url(to, &format!("target_{number}"), number + 9);
             let world = World::make(&source).await;
             let look = Options {
                 dry_run: true,
@@ -49,10 +49,10 @@ async fn heavy_every_home_moves_to_every_home() {
 /// There and back again: what was left behind is out of date, and no obstacle.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn heavy_a_move_can_be_made_back_and_tokens_only_grow() {
-    let homes = Homes::start().await;
-    let here = homes.url("embedded", "here", 0);
+    let backends = Backends::start().await;
+    let here = backends.url("embedded", "here", 0);
     for (number, to) in [(1, "postgres"), (2, "redis")] {
-        let there = homes.url(to, "there", number);
+        let there = backends.url(to, "there", number);
         let first = stage::grant(&here, "job:a").await;
         stage::grant(&here, "job:b").await;
         moved(&here, &there).await;

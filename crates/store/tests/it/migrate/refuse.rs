@@ -8,7 +8,7 @@ use leasehold_store::{
     migrate::{Error, Options, Phase, Side, abort, migrate},
 };
 
-use super::stage::{Homes, acquire, close, grant, holder, key, open, ttl, url};
+use super::stage::{Backends, acquire, close, grant, holder, key, open, ttl, url};
 
 const REPLACE: Options = Options {
     dry_run: false,
@@ -24,10 +24,10 @@ async fn attempt(from: &str, to: &str, options: Options) -> Result<(), Error> {
 /// L3: whatever the target gave out, the source must have given out more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn heavy_l3_a_target_with_a_larger_token_is_refused_and_left_alone() {
-    let homes = Homes::start().await;
+    let backends = Backends::start().await;
     for (number, to) in [(1, "embedded"), (2, "postgres"), (3, "redis")] {
-        let here = homes.url("embedded", &format!("source_{number}"), 0);
-        let there = homes.url(to, &format!("target_{number}"), number);
+        let here = backends.url("embedded", &format!("source_{number}"), 0);
+        let there = backends.url(to, &format!("target_{number}"), number);
         let ours = grant(&here, "job:a").await;
         let theirs = grant(&there, "job:a").await;
         for options in [Options::default(), REPLACE] {
@@ -63,14 +63,14 @@ async fn heavy_l3_a_target_with_a_larger_token_is_refused_and_left_alone() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_store_is_not_two_and_nothing_is_no_store() {
-    let homes = Homes::start().await;
-    let here = homes.url("redis", "", 1);
+    let backends = Backends::start().await;
+    let here = backends.url("redis", "", 1);
     grant(&here, "job:a").await;
     assert!(matches!(
         attempt(&here, &here, REPLACE).await,
         Err(Error::Same)
     ));
-    // The same one under another name: found out by its bolt, which is taken off again.
+    // The same one under another name: found out by its maintenance, which is taken off again.
     let alias = here.replace("127.0.0.1", "localhost");
     let refused = attempt(&here, &alias, REPLACE).await;
     assert!(matches!(refused, Err(Error::Same)), "{refused:?}");
@@ -78,7 +78,7 @@ async fn one_store_is_not_two_and_nothing_is_no_store() {
     let refused = attempt("memory:", &here, REPLACE).await;
     assert!(matches!(refused, Err(Error::Memory)), "{refused:?}");
     for (number, sort) in [(5, "embedded"), (6, "postgres"), (7, "redis")] {
-        let empty = homes.url(sort, "nothing_here", number);
+        let empty = backends.url(sort, "nothing_here", number);
         let refused = attempt(&empty, &here, REPLACE).await;
         assert!(
             matches!(refused, Err(Error::NoStore)),
@@ -90,10 +90,10 @@ async fn one_store_is_not_two_and_nothing_is_no_store() {
 /// A server at work is in the way; cut off, it changes nothing any more and says that it did not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn heavy_a_server_at_work_is_in_the_way_and_can_be_cut_off() {
-    let homes = Homes::start().await;
-    let embedded = homes.url("embedded", "busy", 0);
+    let backends = Backends::start().await;
+    let embedded = backends.url("embedded", "busy", 0);
     let store = open(&embedded).await.expect("it opens");
-    let there = homes.url("redis", "", 9);
+    let there = backends.url("redis", "", 9);
     let refused = attempt(&embedded, &there, REPLACE).await;
     assert!(
         matches!(refused, Err(Error::Open(Side::Source, _))),
@@ -102,8 +102,8 @@ async fn heavy_a_server_at_work_is_in_the_way_and_can_be_cut_off() {
     close(store).await;
 
     for (number, sort) in [(1, "postgres"), (2, "redis")] {
-        let here = homes.url(sort, "busy", number);
-        let there = homes.url("embedded", &format!("next_{number}"), 0);
+        let here = backends.url(sort, "busy", number);
+        let there = backends.url("embedded", &format!("next_{number}"), 0);
         let store = open(&here).await.expect("it opens");
         let authority = store.authority();
         let request = Acquire::one(key("job:a"), holder("worker"), ttl(60_000));
@@ -163,14 +163,14 @@ async fn changes_nothing(authority: &Arc<dyn Authority>, lease: &lease::Lease, s
 /// Called off, everything is as before; and an unfinished target is not served.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn heavy_an_unfinished_move_is_not_served_and_can_be_called_off() {
-    let homes = Homes::start().await;
+    let backends = Backends::start().await;
     for (number, from, to) in [
         (1, "embedded", "postgres"),
         (2, "postgres", "redis"),
         (3, "redis", "embedded"),
     ] {
-        let here = homes.url(from, &format!("here_{number}"), number);
-        let there = homes.url(to, &format!("there_{number}"), number + 10);
+        let here = backends.url(from, &format!("here_{number}"), number);
+        let there = backends.url(to, &format!("there_{number}"), number + 10);
         grant(&here, "job:a").await;
         let nothing = abort(&url(&here), &url(&there)).await;
         assert!(matches!(nothing, Err(Error::NothingToAbort)), "{nothing:?}");
@@ -183,7 +183,9 @@ async fn heavy_an_unfinished_move_is_not_served_and_can_be_called_off() {
         broken.await.expect_err("it was broken off");
         for (store, phase) in [(&here, Phase::Leaving), (&there, Phase::Arriving)] {
             match open(store).await.map(drop) {
-                Err(OpenError::Bolted(bolt)) => assert_eq!(bolt.phase, phase, "{store}"),
+                Err(OpenError::Maintenance(maintenance)) => {
+                    assert_eq!(maintenance.phase, phase, "{store}");
+                }
                 other => panic!("{store}: {other:?}"),
             }
         }

@@ -1,4 +1,4 @@
-//! Homes for tests, and small things to do with them.
+//! Backends for tests, and small things to do with them.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,23 +7,23 @@ use leasehold_clock::System;
 use leasehold_store::{OpenError, Options, Store, StoreUrl};
 use leasehold_testkit::{Dir, Postgres, Redis};
 
-/// One server of each sort, with room for many homes.
-pub struct Homes {
+/// One server of each sort, with room for many backends.
+pub struct Backends {
     dir: Dir,
     pub postgres: Postgres,
     pub redis: Redis,
 }
 
-impl Homes {
+impl Backends {
     pub async fn start() -> Self {
         Self {
-            dir: Dir::new("homes"),
+            dir: Dir::new("backends"),
             postgres: Postgres::start().await,
             redis: Redis::options().set("databases", "64").start().await,
         }
     }
 
-    /// A home of this sort that nobody has used.
+    /// A backend of this sort that nobody has used.
     pub fn url(&self, sort: &str, name: &str, number: usize) -> String {
         match sort {
             "embedded" => format!("embedded:{}", self.dir.join(name).display()),

@@ -30,8 +30,8 @@ pub struct World {
 fn records() -> Vec<Write> {
     [
         (
-            "camera:door",
-            r#"{"camera_uuid":"door","tenant_id":"acme"}"#,
+            "camera:route",
+            r#"{"camera_uuid":"route","tenant_id":"acme"}"#,
         ),
         ("runner:r1", r#"{"tenant_id":"acme","capacity":4}"#),
         ("session:s1", r#"{"state":"running"}"#),
@@ -190,7 +190,7 @@ impl World {
         acquire(authority, one("job:short", SHORT_MS)).await;
     }
 
-    /// Whether everything is in the new home, and the old one keeps silent.
+    /// Whether everything is in the new backend, and the old one keeps silent.
     pub async fn check(&self, source: &str, target: &str, report: &Report) {
         let way = format!("{source} to {target}");
         assert_eq!((report.leases, report.records), (5, 6), "{way}");
@@ -218,7 +218,7 @@ impl World {
         let mut events = all_events(authority).await;
         let after = events.split_off(self.events.len());
         assert_eq!(events, self.events, "{way}");
-        // Duties and what lapsed meanwhile may stand between.
+        // Leases of leaders and what lapsed meanwhile may stand between.
         let news = after
             .iter()
             .find(|event| event.kind == EventKind::AuthorityResumed)

@@ -3,9 +3,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
+mod backends;
 mod fleet;
 mod foreign;
-mod homes;
 mod logs;
 mod metrics;
 mod network;

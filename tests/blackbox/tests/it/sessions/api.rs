@@ -8,13 +8,13 @@ use serde_json::{Value, json};
 use crate::cli_support::{SOON, plain};
 
 /// A private store, for as long as it is kept.
-pub enum Home {
+pub enum Backend {
     Embedded,
     Postgres(Box<leasehold_testkit::Database>),
     Redis(Box<Redis>),
 }
 
-impl Home {
+impl Backend {
     pub async fn postgres() -> Self {
         Self::Postgres(Box::new(Postgres::shared().await))
     }

@@ -11,7 +11,7 @@ use crate::sessions::api::{Api, runs, with_children};
 /// The leases of a worker last this long at most: the contract's ttl, and a little.
 const TTL: Duration = Duration::from_secs(35);
 
-/// A whole life on one home: parallel starts are one session, ffmpeg makes it playable, a second profile
+/// A whole life on one backend: parallel starts are one session, ffmpeg makes it playable, a second profile
 /// is told that the channel is busy, and nothing is left behind.
 async fn a_life(api: &Api) {
     let starts = (0..20).map(|_| api.start_session("1:0:19:132F", "low"));

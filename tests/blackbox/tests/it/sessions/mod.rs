@@ -1,5 +1,5 @@
 //! Sessions with real processes: the API, workers that are killed, clients that are paused, real ffmpeg,
-//! on every home.
+//! on every backend.
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
 

@@ -6,17 +6,17 @@ use leasehold_testkit::wait;
 use serde_json::json;
 
 use crate::cli_support::{SOON, boot_ms};
-use crate::sessions::api::{Api, Home, runs};
+use crate::sessions::api::{Api, Backend, runs};
 
 const TTL_MS: u64 = 3_000;
 
-async fn a_paused_client_frees_its_tuner(home: Home) {
+async fn a_paused_client_frees_its_tuner(backend: Backend) {
     let settings = [
         ("LEASEHOLD_SESSIONS_LEASE_TTL", "3s"),
         ("LEASEHOLD_SESSIONS_HEARTBEAT_INTERVAL", "500ms"),
         ("LEASEHOLD_SESSIONS_TUNER_SLOTS", "only"),
     ];
-    let mut api = Api::start(home.url().as_deref(), &settings).await;
+    let mut api = Api::start(backend.url().as_deref(), &settings).await;
     let session = api.start_session("one", "low").await;
     let mut client = api.client(&session, 250);
     client.wait_for_line("heartbeat 200", SOON).await;
@@ -72,15 +72,15 @@ async fn a_paused_client_frees_its_tuner(home: Home) {
 
 #[tokio::test]
 async fn alone_a_paused_client_frees_its_tuner_on_the_embedded_store() {
-    a_paused_client_frees_its_tuner(Home::Embedded).await;
+    a_paused_client_frees_its_tuner(Backend::Embedded).await;
 }
 
 #[tokio::test]
 async fn alone_a_paused_client_frees_its_tuner_on_postgres() {
-    a_paused_client_frees_its_tuner(Home::postgres().await).await;
+    a_paused_client_frees_its_tuner(Backend::postgres().await).await;
 }
 
 #[tokio::test]
 async fn alone_a_paused_client_frees_its_tuner_on_redis() {
-    a_paused_client_frees_its_tuner(Home::redis().await).await;
+    a_paused_client_frees_its_tuner(Backend::redis().await).await;
 }

@@ -7,7 +7,7 @@ use leasehold_testkit::wait;
 use serde_json::Value;
 
 use crate::cli_support::{SOON, boot_ms};
-use crate::sessions::api::{Api, Home};
+use crate::sessions::api::{Api, Backend};
 
 const TTL_MS: u64 = 1_000;
 
@@ -87,13 +87,13 @@ async fn one(api: &Api, number: usize) -> usize {
     kept
 }
 
-async fn heartbeats_race_expiry(home: Home, sessions: usize) {
+async fn heartbeats_race_expiry(backend: Backend, sessions: usize) {
     let settings = [
         ("LEASEHOLD_SESSIONS_LEASE_TTL", "1s"),
         ("LEASEHOLD_SESSIONS_HEARTBEAT_INTERVAL", "1ms"),
         ("LEASEHOLD_SESSIONS_WORKER", "false"),
     ];
-    let api = Api::start(home.url().as_deref(), &settings).await;
+    let api = Api::start(backend.url().as_deref(), &settings).await;
     let races = (0..sessions).map(|number| one(&api, number));
     let kept: usize = futures_util::future::join_all(races)
         .await
@@ -105,15 +105,15 @@ async fn heartbeats_race_expiry(home: Home, sessions: usize) {
 
 #[tokio::test]
 async fn alone_heartbeats_never_revive_on_the_embedded_store() {
-    heartbeats_race_expiry(Home::Embedded, 150).await;
+    heartbeats_race_expiry(Backend::Embedded, 150).await;
 }
 
 #[tokio::test]
 async fn alone_heartbeats_never_revive_on_postgres() {
-    heartbeats_race_expiry(Home::postgres().await, 60).await;
+    heartbeats_race_expiry(Backend::postgres().await, 60).await;
 }
 
 #[tokio::test]
 async fn alone_heartbeats_never_revive_on_redis() {
-    heartbeats_race_expiry(Home::redis().await, 60).await;
+    heartbeats_race_expiry(Backend::redis().await, 60).await;
 }

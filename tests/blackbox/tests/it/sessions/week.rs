@@ -10,7 +10,7 @@ use leasehold_testkit::{length, wait};
 use serde_json::{Value, json};
 
 use crate::cli_support::SOON;
-use crate::sessions::api::{Api, Home, with_children};
+use crate::sessions::api::{Api, Backend, with_children};
 
 /// How many clients there are at a time.
 const CLIENTS: usize = 12;
@@ -61,7 +61,7 @@ async fn session(api: &Api, number: usize) {
     }
 }
 
-async fn a_week(home: Home, sessions: usize) {
+async fn a_week(backend: Backend, sessions: usize) {
     let settings = [
         ("LEASEHOLD_SESSIONS_LEASE_TTL", "2s"),
         ("LEASEHOLD_SESSIONS_HEARTBEAT_INTERVAL", "500ms"),
@@ -70,7 +70,7 @@ async fn a_week(home: Home, sessions: usize) {
         ("LEASEHOLD_SESSIONS_WORKER", "false"),
     ];
     let file = with_children();
-    let api = Api::start_with(home.url().as_deref(), &settings, Some(&file)).await;
+    let api = Api::start_with(backend.url().as_deref(), &settings, Some(&file)).await;
     let mut worker = api.worker("worker-1").await;
     let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let clients = (0..CLIENTS).map(|_| async {
@@ -109,10 +109,10 @@ async fn a_week(home: Home, sessions: usize) {
     assert!(
         kinds
             .iter()
-            .all(|kind| matches!(*kind, "worker" | "duty" | "replica")),
+            .all(|kind| matches!(*kind, "worker" | "leader" | "replica")),
         "{left:?}"
     );
-    look_inside(&home, &api.url).await;
+    look_inside(&backend, &api.url).await;
     let (_, metrics) = api.call("GET", "/metrics", None).await;
     let accepted = metrics.as_str().unwrap().lines().find(|line| {
         line.starts_with(r#"v3_intents_total{type="stream.start",outcome="accepted""#)
@@ -124,18 +124,18 @@ async fn a_week(home: Home, sessions: usize) {
 
 /// What the store itself says: no row and no key is about a session, but for the history and for the
 /// last tokens, which both have their limits.
-async fn look_inside(home: &Home, server: &str) {
+async fn look_inside(backend: &Backend, server: &str) {
     // The administrator's credential and the server itself are no session's.
-    match home {
-        Home::Embedded => {}
-        Home::Postgres(database) => {
+    match backend {
+        Backend::Embedded => {}
+        Backend::Postgres(database) => {
             let sessions = "records WHERE key NOT LIKE 'credential:%' AND key NOT LIKE 'replica:%'";
             for rows in [sessions, "lease_waiters", "lease_waiter_keys"] {
                 let count = database.psql(&format!("SELECT count(*) FROM {rows}")).await;
                 assert_eq!(count.trim(), "0", "{rows}");
             }
         }
-        Home::Redis(redis) => {
+        Backend::Redis(redis) => {
             let keys = redis.cli(&["KEYS", "*"]).await;
             let (_, port) = server.rsplit_once(':').expect("a port");
             let replica = format!(":{port}");
@@ -160,15 +160,15 @@ async fn look_inside(home: &Home, server: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn heavy_a_week_of_sessions_leaves_nothing_in_the_embedded_store() {
-    a_week(Home::Embedded, length::pick(250, 5_000)).await;
+    a_week(Backend::Embedded, length::pick(250, 5_000)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn heavy_a_week_of_sessions_leaves_nothing_in_postgres() {
-    a_week(Home::postgres().await, length::pick(150, 1_500)).await;
+    a_week(Backend::postgres().await, length::pick(150, 1_500)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn heavy_a_week_of_sessions_leaves_nothing_in_redis() {
-    a_week(Home::redis().await, length::pick(150, 1_500)).await;
+    a_week(Backend::redis().await, length::pick(150, 1_500)).await;
 }

@@ -23,14 +23,14 @@ const CHECKPOINT_PAGES: i64 = 4_096;
 const LOG_LIMIT_BYTES: i64 = 64 << 20;
 /// Where the tables are.
 #[derive(Clone, Debug)]
-pub(super) enum Place {
+pub(super) enum Location {
     /// In this process only, under this name.
     Memory(Arc<str>),
     /// In this folder.
     Folder(PathBuf),
 }
 
-impl Place {
+impl Location {
     /// A place in memory that nobody else has.
     pub fn memory() -> Self {
         static LAST: AtomicU64 = AtomicU64::new(0);

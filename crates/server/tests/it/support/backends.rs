@@ -1,4 +1,4 @@
-//! The same tests on every home of the state: in memory on a clock moved by hand, and on a real
+//! The same tests on every backend of the state: in memory on a clock moved by hand, and on a real
 //! PostgreSQL and a real Redis, whose time runs by itself.
 
 use std::{
@@ -22,19 +22,19 @@ pub type Case = Pin<Box<dyn Future<Output = ()>>>;
 
 /// A service that holds the state.
 #[derive(Clone)]
-pub enum Home {
+pub enum Backend {
     Postgres,
     Redis(Arc<RedisServer>),
 }
 
 tokio::task_local! {
-    static HOME: Home;
+    static BACKEND: Backend;
 }
 
-impl Home {
+impl Backend {
     /// Where the test that runs now has its state; in memory unless it is told otherwise.
     pub fn current() -> Option<Self> {
-        HOME.try_with(Self::clone).ok()
+        BACKEND.try_with(Self::clone).ok()
     }
 
     pub async fn redis() -> Self {
@@ -78,7 +78,7 @@ impl Home {
     /// Runs tests here, a few at a time.
     pub async fn run(&self, cases: Vec<(&'static str, Case)>) {
         let running = cases.into_iter().map(|(name, case)| {
-            HOME.scope(self.clone(), async move {
+            BACKEND.scope(self.clone(), async move {
                 case.await;
                 eprintln!("passed: {name}");
             })
@@ -89,7 +89,7 @@ impl Home {
 }
 
 /// Makes tests of functions: each one in memory, and all of them on PostgreSQL and on Redis.
-macro_rules! on_every_home {
+macro_rules! on_every_backend {
     ($($name:ident),* $(,)?) => {
         mod in_memory {
             $(
@@ -100,18 +100,18 @@ macro_rules! on_every_home {
             )*
         }
 
-        fn cases() -> Vec<(&'static str, crate::support::homes::Case)> {
-            vec![$((stringify!($name), Box::pin($name()) as crate::support::homes::Case)),*]
+        fn cases() -> Vec<(&'static str, crate::support::backends::Case)> {
+            vec![$((stringify!($name), Box::pin($name()) as crate::support::backends::Case)),*]
         }
 
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn all_of_it_on_postgresql() {
-            crate::support::homes::Home::Postgres.run(cases()).await;
+            crate::support::backends::Backend::Postgres.run(cases()).await;
         }
 
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn all_of_it_on_redis() {
-            crate::support::homes::Home::redis().await.run(cases()).await;
+            crate::support::backends::Backend::redis().await.run(cases()).await;
         }
     };
 }

@@ -21,14 +21,14 @@ use crate::{
 const BY: &str = "command line";
 
 /// Where credentials are.
-pub enum Place {
+pub enum Source {
     /// Behind a server.
     Server(Client),
     /// In a store.
     Store(Store),
 }
 
-impl Place {
+impl Source {
     /// The configured server, the local one, or, when none is there, the store that one would open.
     pub async fn find(config: &Config) -> Result<Self, Failure> {
         let client = connect::client(config)?;

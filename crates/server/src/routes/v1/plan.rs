@@ -8,7 +8,7 @@ use super::leases::OfTenant;
 use crate::{
     App, Json, Query, Reject,
     auth::{Auth, RunnersRead},
-    registry::{Place, cameras, enter, heartbeat, plan, runners, view},
+    registry::{SiteId, cameras, enter, heartbeat, plan, runners, view},
 };
 
 pub(super) fn router() -> OpenApiRouter<App> {
@@ -42,7 +42,7 @@ async fn explain(
     Path(uuid): Path<String>,
 ) -> Result<Json<Explanation>, Reject> {
     let camera = cameras::find(&app, &caller, &uuid).await?.value;
-    let place = Place::new(&camera.tenant_id, &camera.site_id)?;
+    let place = SiteId::new(&camera.tenant_id, &camera.site_id)?;
     let site = view::load(app.authority(), &place).await?;
     Ok(Json(plan::explain(&site, &camera.into())))
 }

@@ -1,4 +1,4 @@
-//! The same program on the other homes: over HTTP, and on PostgreSQL.
+//! The same program on the other backends: over HTTP, and on PostgreSQL.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,8 @@ use crate::poll::fleet::{Instance, PATIENCE, TTL_MS, assert_faultless, newest};
 
 const TARGETS: usize = 6;
 
-/// Instances of one home, and what they poll.
-struct Home {
+/// Instances of one backend, and what they poll.
+struct Backend {
     target: Target,
     dir: Dir,
     /// What tells the instances, and `leasehold nodes`, where the state is.
@@ -21,9 +21,9 @@ struct Home {
     instances: Vec<Instance>,
 }
 
-impl Home {
+impl Backend {
     async fn new(environment: Vec<(&'static str, String)>, store: &str) -> Self {
-        let dir = Dir::new("poll-home");
+        let dir = Dir::new("poll-backend");
         let targets: Vec<_> = (1..=TARGETS)
             .map(|n| serde_json::json!({ "id": format!("session-{n}") }))
             .collect();
@@ -85,48 +85,48 @@ impl Home {
 }
 
 /// Two share, a third joins, one is killed and one stops: always one owner per target.
-async fn a_fleet_shares_and_takes_over(mut home: Home) {
-    home.start().await;
-    home.start().await;
-    home.until_loads(&[3, 3]).await;
-    home.start().await;
-    home.until_loads(&[2, 2, 2]).await;
+async fn a_fleet_shares_and_takes_over(mut backend: Backend) {
+    backend.start().await;
+    backend.start().await;
+    backend.until_loads(&[3, 3]).await;
+    backend.start().await;
+    backend.until_loads(&[2, 2, 2]).await;
 
-    let mut killed = home.instances.remove(0);
-    let orphans = home.owned().await.remove(&killed.id).unwrap();
-    let before = newest(&home.target.hits());
+    let mut killed = backend.instances.remove(0);
+    let orphans = backend.owned().await.remove(&killed.id).unwrap();
+    let before = newest(&backend.target.hits());
     killed.child.kill9();
     let from = now_ms();
     wait::until(PATIENCE, "its targets are polled by others", async || {
-        let newest = newest(&home.target.hits());
+        let newest = newest(&backend.target.hits());
         orphans.iter().all(|id| newest[id] > before[id])
     })
     .await;
     println!("taken over {} ms after SIGKILL", now_ms() - from);
 
-    let mut left = home.instances.remove(0);
+    let mut left = backend.instances.remove(0);
     left.child.sigterm();
     assert!(left.child.wait(PATIENCE).await.success());
-    home.until_loads(&[TARGETS]).await;
-    assert_faultless(&home.target);
+    backend.until_loads(&[TARGETS]).await;
+    assert_faultless(&backend.target);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn over_http_a_fleet_shares_its_targets_and_takes_over() {
     let server = Server::start().await;
-    let home = Home::new(
+    let backend = Backend::new(
         vec![
             ("LEASEHOLD_DATA_DIR", server.data().display().to_string()),
             ("LEASEHOLD_URL", format!("http://{}", server.address)),
         ],
         "",
     );
-    a_fleet_shares_and_takes_over(home.await).await;
+    a_fleet_shares_and_takes_over(backend.await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn on_postgres_a_fleet_shares_its_targets_and_takes_over() {
     let postgres = Postgres::start().await;
     let store = format!("  store: '{}'\n", postgres.url());
-    a_fleet_shares_and_takes_over(Home::new(Vec::new(), &store).await).await;
+    a_fleet_shares_and_takes_over(Backend::new(Vec::new(), &store).await).await;
 }

@@ -62,12 +62,12 @@ impl Mark {
 }
 
 /// The file, open for the life of the store.
-pub(super) struct Guard {
+pub(super) struct HighWater {
     file: File,
     mark: Mark,
 }
 
-impl Guard {
+impl HighWater {
     /// Opens the file, and says what it held: `None` when it was not there or cannot be read.
     pub fn open(dir: &Path) -> io::Result<(Self, Option<Mark>)> {
         let path = dir.join(FILE);

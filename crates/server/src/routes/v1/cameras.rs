@@ -22,7 +22,7 @@ use crate::{
     App, Json, JsonBody, Query, Reject,
     auth::{Area, Auth, Caller, Level, RunnersAdmin, RunnersRead},
     registry::{
-        Place, cameras, enter, items, runners,
+        SiteId, cameras, enter, items, runners,
         store::{self, Condition, Found},
         trouble,
     },
@@ -181,7 +181,7 @@ async fn update(
 async fn change(
     app: &App,
     caller: &Caller,
-    place: &Place,
+    place: &SiteId,
     uuid: &str,
     headers: &HeaderMap,
     document: Document,
@@ -240,7 +240,7 @@ async fn update_by_name(
     JsonBody(document): JsonBody<Document>,
 ) -> Result<Response, Reject> {
     let found = cameras::find(&app, &caller, &uuid).await?;
-    let place = Place::new(&found.value.tenant_id, &found.value.site_id)?;
+    let place = SiteId::new(&found.value.tenant_id, &found.value.site_id)?;
     change(&app, &caller, &place, &uuid, &headers, document).await
 }
 

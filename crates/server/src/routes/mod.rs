@@ -1,4 +1,4 @@
-//! The doors. To add one, write its router and name it in [`all`]: route and specification are
+//! The routes. To add one, write its router and name it in [`all`]: route and specification are
 //! registered in one place.
 
 mod health;
@@ -11,7 +11,7 @@ use utoipa_axum::router::OpenApiRouter;
 
 use crate::App;
 
-/// Every door.
+/// Every route.
 pub(crate) fn all() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .merge(health::router())

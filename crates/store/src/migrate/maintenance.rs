@@ -1,11 +1,11 @@
-//! A home that is being moved, or was, is closed: two homes must never both answer for one key.
+//! A backend that is being moved, or was, is closed: two backends must never both answer for one key.
 
 use std::fmt;
 
 use lease::Token;
 use serde::{Deserialize, Serialize};
 
-/// Why a home is closed.
+/// Why a backend is closed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
@@ -17,20 +17,20 @@ pub enum Phase {
     Arriving,
 }
 
-/// Closes a home to servers. Written into the home itself, so that every server sees it.
+/// Closes a backend to servers. Written into the backend itself, so that every server sees it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Bolt {
+pub struct Maintenance {
     /// Which move: the same at both ends.
     pub id: uuid::Uuid,
     /// Why.
     pub phase: Phase,
     /// The other end, without its password.
     pub peer: String,
-    /// The largest token that this home gave to its own leaders before it was overwritten.
+    /// The largest token that this backend gave to its own leaders before it was overwritten.
     pub floor: Token,
 }
 
-impl Bolt {
+impl Maintenance {
     /// The same, a phase later.
     #[must_use]
     pub(crate) fn with(&self, phase: Phase) -> Self {
@@ -41,7 +41,7 @@ impl Bolt {
     }
 }
 
-impl fmt::Display for Bolt {
+impl fmt::Display for Maintenance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let peer = &self.peer;
         match self.phase {

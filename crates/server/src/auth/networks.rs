@@ -67,12 +67,12 @@ pub fn default_networks() -> Vec<IpNet> {
 /// The guard. Without a list of networks everybody may come in; a list that cannot be read is an
 /// error at start, never an open door.
 #[derive(Clone, Debug)]
-pub struct Guard {
+pub struct Networks {
     allow: Option<Vec<IpNet>>,
     trusted: Vec<IpNet>,
 }
 
-impl Guard {
+impl Networks {
     /// Reads the lists.
     pub fn new(
         options: Option<&GuardOptions>,
@@ -165,15 +165,15 @@ fn networks(list: &[String], field: &'static str) -> Result<Vec<IpNet>, lease::I
 mod tests {
     use super::*;
 
-    fn guard(allow: Option<&[&str]>, trusted: &[&str]) -> Guard {
+    fn guard(allow: Option<&[&str]>, trusted: &[&str]) -> Networks {
         let texts = |list: &[&str]| list.iter().map(|&text| text.to_owned()).collect::<Vec<_>>();
         let options = GuardOptions {
             allow: allow.map(texts),
         };
-        Guard::new(Some(&options), &texts(trusted)).unwrap()
+        Networks::new(Some(&options), &texts(trusted)).unwrap()
     }
 
-    fn client(guard: &Guard, peer: &str, forwarded: &[&str]) -> String {
+    fn client(guard: &Networks, peer: &str, forwarded: &[&str]) -> String {
         let mut headers = HeaderMap::new();
         for value in forwarded {
             headers.append(FORWARDED_FOR, value.parse().unwrap());
@@ -184,7 +184,7 @@ mod tests {
             .to_string()
     }
 
-    fn admits(guard: &Guard, peer: &str, forwarded: &[&[u8]]) -> bool {
+    fn admits(guard: &Networks, peer: &str, forwarded: &[&[u8]]) -> bool {
         let mut headers = HeaderMap::new();
         for value in forwarded {
             headers.append(FORWARDED_FOR, http::HeaderValue::from_bytes(value).unwrap());
@@ -199,7 +199,7 @@ mod tests {
         assert!(!admits(&guarded, "10.0.0.1", &[b"\xe9, 8.8.8.8"]));
         assert!(!admits(&guarded, "10.0.0.1", &[b"8.8.8.8, \xe9"]));
         assert!(!admits(&guarded, "10.0.0.1", &[b"8.8.8.8", b"what"]));
-        let open = Guard::new(None, &["10.0.0.0/8".to_owned()]).unwrap();
+        let open = Networks::new(None, &["10.0.0.0/8".to_owned()]).unwrap();
         assert!(admits(&open, "10.0.0.1", &[b"\xe9"]));
     }
 
@@ -249,7 +249,7 @@ mod tests {
             let options = GuardOptions {
                 allow: Some(vec![allow.to_owned()]),
             };
-            Guard::new(Some(&options), &[trusted.to_owned()]).is_err()
+            Networks::new(Some(&options), &[trusted.to_owned()]).is_err()
         };
         assert!(!wrong("10.0.0.0/8", "10.0.0.1"));
         assert!(wrong("10.0.0.0/99", "10.0.0.1"));

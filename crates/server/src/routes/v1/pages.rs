@@ -10,7 +10,7 @@ use crate::{
     auth::Caller,
     query::{MAX_PAGE, page_limit},
     registry::{
-        Place,
+        SiteId,
         items::Item,
         store::{self, Found},
     },
@@ -36,7 +36,7 @@ impl Pages {
     pub async fn of_site<T: Item>(
         self,
         app: &App,
-        place: &Place,
+        place: &SiteId,
     ) -> Result<(Vec<Found<T>>, Option<String>), Reject> {
         self.of_site_where(app, place, |_| true).await
     }
@@ -45,7 +45,7 @@ impl Pages {
     pub async fn of_site_where<T: Item>(
         self,
         app: &App,
-        place: &Place,
+        place: &SiteId,
         wanted: impl Fn(&T) -> bool,
     ) -> Result<(Vec<Found<T>>, Option<String>), Reject> {
         let limit = page_limit(self.limit)?;
@@ -141,9 +141,9 @@ fn prefix(tenant: Option<&str>, site: Option<&str>) -> Result<String, Reject> {
         (None, None) => Ok(String::new()),
         (None, Some(_)) => Err(Reject::field("tenant_id", "the tenant of the site")),
         (Some(tenant), None) => {
-            Place::new(tenant, "-")?;
+            SiteId::new(tenant, "-")?;
             Ok(format!("{tenant}/"))
         }
-        (Some(tenant), Some(site)) => Ok(Place::new(tenant, site)?.prefix()),
+        (Some(tenant), Some(site)) => Ok(SiteId::new(tenant, site)?.prefix()),
     }
 }

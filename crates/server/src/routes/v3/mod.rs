@@ -81,7 +81,7 @@ impl SessionOptions {
     }
 }
 
-/// What the session doors share.
+/// What the session routes share.
 struct Shared {
     options: SessionOptions,
     ttl: Ttl,
@@ -89,7 +89,7 @@ struct Shared {
     relay: relay::Relay,
 }
 
-/// The doors of `/api/v3`.
+/// The routes of `/api/v3`.
 pub fn router(options: SessionOptions, metrics: &Metrics) -> Result<OpenApiRouter<App>, Invalid> {
     options.validate()?;
     let counted = metrics::Counted::default();

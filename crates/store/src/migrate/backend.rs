@@ -1,4 +1,4 @@
-//! What a home must be able to do to be moved from or to. Both halves work in pages, so that memory
+//! What a backend must be able to do to be moved from or to. Both halves work in pages, so that memory
 //! stays bounded whatever a store holds.
 
 use lease::{
@@ -6,21 +6,21 @@ use lease::{
     engine::{Ended, StoredSlot},
 };
 
-use super::Bolt;
+use super::Maintenance;
 
-/// How many items go from one home to the other at a time: large enough that round trips do not
+/// How many items go from one backend to the other at a time: large enough that round trips do not
 /// count, small enough that one step never blocks a database for long.
 pub(crate) const PAGE: usize = 500;
 
 /// The kind of the keys under which servers share their own background work.
-const LEADERS: &str = "duty";
+const LEADERS: &str = "leader";
 
 /// Whether this key belongs to the servers themselves.
 pub(crate) fn is_leadership(key: &Key) -> bool {
     key.kind() == LEADERS
 }
 
-/// What a home says about itself as a whole. Leases of its leaders do not count.
+/// What a backend says about itself as a whole. Leases of its leaders do not count.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Head {
     /// The revision of the last change.
@@ -41,7 +41,7 @@ pub(crate) struct Head {
 }
 
 impl Default for Head {
-    /// Of a home that nothing ever happened to.
+    /// Of a backend that nothing ever happened to.
     fn default() -> Self {
         Self {
             revision: Revision::ZERO,
@@ -57,7 +57,7 @@ impl Default for Head {
 }
 
 impl Head {
-    /// Nothing would be lost if this home were overwritten.
+    /// Nothing would be lost if this backend were overwritten.
     pub fn is_empty(&self) -> bool {
         self.keys == 0 && self.records == 0 && self.events == 0
     }
@@ -86,7 +86,7 @@ impl<T> Default for Part<T> {
     }
 }
 
-/// What is written last, in one step that also opens the home.
+/// What is written last, in one step that also opens the backend.
 #[derive(Clone, Debug)]
 pub(crate) struct Arrival {
     pub base: Revision,
@@ -94,17 +94,17 @@ pub(crate) struct Arrival {
     pub floor: Token,
     /// The largest token that ever arrived.
     pub largest: Token,
-    /// The news of the move itself. Its revision becomes the home's.
+    /// The news of the move itself. Its revision becomes the backend's.
     pub event: Event,
 }
 
-/// Looking at a home. The first page of anything is asked for with an empty cursor.
+/// Looking at a backend. The first page of anything is asked for with an empty cursor.
 pub(crate) trait Export: Send + Sync {
-    /// A word for the sort of home.
+    /// A word for the sort of backend.
     fn store(&self) -> &'static str;
 
     /// Whether it is closed to servers, and why.
-    fn bolt(&self) -> Answer<'_, Option<Bolt>>;
+    fn maintenance(&self) -> Answer<'_, Option<Maintenance>>;
 
     /// A server that is at work on it right now.
     fn at_work(&self) -> Answer<'_, Option<String>>;
@@ -133,16 +133,16 @@ pub(crate) trait Export: Send + Sync {
     }
 }
 
-/// Changing a home. Everything may be repeated.
+/// Changing a backend. Everything may be repeated.
 pub(crate) trait Import: Export {
-    /// Closes it to servers, or opens it (`None`). When this returns, no server changes a closed home,
+    /// Closes it to servers, or opens it (`None`). When this returns, no server changes a closed backend,
     /// not even one that works on it.
-    fn set_bolt(&self, bolt: Option<Bolt>) -> Answer<'_, ()>;
+    fn set_maintenance(&self, maintenance: Option<Maintenance>) -> Answer<'_, ()>;
 
     /// How many events its history keeps: more would only be thrown away there.
     fn keeps(&self) -> u64;
 
-    /// Removes everything of ours but the bolt.
+    /// Removes everything of ours but the maintenance lock.
     fn clear(&self) -> Answer<'_, ()>;
 
     fn put_slots(&self, slots: Vec<StoredSlot>) -> Answer<'_, ()>;
@@ -152,7 +152,7 @@ pub(crate) trait Import: Export {
     /// In the order of their revisions.
     fn put_events(&self, events: Vec<Event>) -> Answer<'_, ()>;
 
-    /// Writes the counters and opens the home, in one step.
+    /// Writes the counters and opens the backend, in one step.
     fn finish(&self, arrival: Arrival) -> Answer<'_, ()>;
 }
 

@@ -17,13 +17,13 @@ use crate::{
 
 /// A place in a budget. A request with a body takes it when the body has arrived, so that one that
 /// trickles in keeps nobody else out.
-pub(crate) struct Place {
+pub(crate) struct BudgetSlot {
     app: App,
     class: Class,
     permit: Mutex<Option<Permit>>,
 }
 
-impl Place {
+impl BudgetSlot {
     pub fn new(app: App, class: Class) -> Arc<Self> {
         Arc::new(Self {
             app,
@@ -49,11 +49,11 @@ impl Place {
 pub(crate) struct StreamBody {
     body: Body,
     revoked: Pin<Box<WaitForCancellationFutureOwned>>,
-    _place: Arc<Place>,
+    _place: Arc<BudgetSlot>,
 }
 
 impl StreamBody {
-    pub fn new(body: Body, revoked: CancellationToken, place: Arc<Place>) -> Self {
+    pub fn new(body: Body, revoked: CancellationToken, place: Arc<BudgetSlot>) -> Self {
         Self {
             body,
             revoked: Box::pin(revoked.cancelled_owned()),

@@ -1,4 +1,4 @@
-//! What the session doors count, under the contract's exact names.
+//! What the session routes count, under the contract's exact names.
 
 use prometheus_client::{
     encoding::EncodeLabelSet,

@@ -19,8 +19,8 @@ use super::leases::{from_cursor, tenant, to_cursor};
 use crate::{
     App, Json, JsonBody, Query, Reject,
     auth::{Auth, LeasesRead, LeasesWrite, Origin},
+    budget::BudgetSlot,
     ops,
-    place::Place,
     query::{MAX_PAGE, page_limit},
     streams::{self, Peer},
 };
@@ -176,7 +176,7 @@ async fn stream(
     Path(name): Path<String>,
     Query(query): Query<Incarnation>,
     Extension(origin): Extension<Origin>,
-    Extension(place): Extension<Arc<Place>>,
+    Extension(place): Extension<Arc<BudgetSlot>>,
     Upgrade { encoding, upgrade }: Upgrade,
 ) -> Result<Response, Reject> {
     let holder = leasehold_api::holder(&name, query.incarnation.as_deref())?;
