@@ -130,6 +130,18 @@ impl Tenure {
         self.sent.plus(self.ttl.millis() / 3)
     }
 
+    /// When the other holders are asked, with `continue` (L13): a quarter of the way from the renewal that
+    /// is missing to the deadline.
+    pub fn ask_peers_at(&self) -> BootMillis {
+        self.renew_at().plus(self.peers_limit_millis())
+    }
+
+    /// How long they may take. Half of the way is left then: whoever has to stop by the deadline knows well
+    /// before whether it has to, on a busy machine too.
+    pub fn peers_limit_millis(&self) -> u64 {
+        (self.deadline.since(self.renew_at()) / 4).max(1)
+    }
+
     /// The outage policy.
     pub fn on_outage(&self) -> OnOutage {
         self.on_outage

@@ -37,7 +37,8 @@ impl Plan {
         let trusted = ttl.millis() - margin;
         let renewal = ttl.millis() / 3;
         // However long the grace: the program must not be asked to stop while renewals go as planned,
-        // and with `continue` not before the others were asked and their answer was looked at.
+        // and with `continue` not before the others were asked and their answer was looked at: that is at
+        // half of the way from the missing renewal to the deadline, and a quarter more is for busy machines.
         let earliest = match on_outage {
             OnOutage::Continue(_) => renewal + trusted.saturating_sub(renewal) * 3 / 4 + look,
             OnOutage::FailClosed | OnOutage::Hold(_) => renewal + ttl.millis() / 6,

@@ -184,30 +184,29 @@ impl Holding {
 
     /// When the state may change by time alone, and whether peers are to be asked before that.
     /// `None` when it is over.
-    ///
-    /// With `continue` the others are asked half-way between the renewal that is missing and the
-    /// deadline: early enough that whoever must stop in time knows in time whether it must.
     pub fn next_look(&self) -> Option<Look> {
         let inner = self.lock();
         if inner.lost.is_some() {
             return None;
         }
         let now = self.clock.boot();
-        let deadline = inner.tenure.deadline();
-        let continues = matches!(inner.tenure.on_outage(), OnOutage::Continue(_));
-        let lead_ms = (deadline.since(inner.tenure.renew_at()) / 2).max(1);
-        let ask_at = BootMillis::new(deadline.get().saturating_sub(lead_ms));
-        let asks = continues && now >= ask_at && inner.peers != Peers::CutOff;
-        let at = if continues && now < ask_at {
-            ask_at
-        } else if now < deadline {
-            deadline
+        let tenure = &inner.tenure;
+        let continues = matches!(tenure.on_outage(), OnOutage::Continue(_));
+        let asks = continues && inner.peers != Peers::CutOff;
+        let at = if continues && now < tenure.ask_peers_at() {
+            tenure.ask_peers_at()
+        } else if now < tenure.deadline() {
+            tenure.deadline()
         } else {
-            inner.tenure.stop_at()
+            tenure.stop_at()
         };
         Some(Look {
             at,
-            ask: asks.then_some(lead_ms),
+            ask: (asks && now >= tenure.ask_peers_at()).then(|| Ask {
+                limit_ms: tenure.peers_limit_millis(),
+                is_first: inner.peers == Peers::NotAsked,
+            }),
+            is_unrenewed: asks && now >= tenure.renew_at(),
         })
     }
 
@@ -242,8 +241,19 @@ pub(super) struct Plan {
 /// When to look at a lease again.
 pub(super) struct Look {
     pub at: BootMillis,
-    /// Peers are to be asked: how long before the deadline that began.
-    pub ask: Option<u64>,
+    /// Peers are to be asked.
+    pub ask: Option<Ask>,
+    /// A renewal is due: what peers say now counts for it.
+    pub is_unrenewed: bool,
+}
+
+/// How peers are to be asked.
+#[derive(Clone, Copy)]
+pub(super) struct Ask {
+    /// How long they may take.
+    pub limit_ms: u64,
+    /// Nobody was asked yet since the last renewal that succeeded.
+    pub is_first: bool,
 }
 
 impl Inner {

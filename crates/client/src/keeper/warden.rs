@@ -1,11 +1,21 @@
 //! Watches the deadlines, so that watchers learn of a loss at its moment. The guards do not depend
 //! on it: they compare with the clock themselves.
 
-use std::{future::Future, pin::Pin, sync::Arc};
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use lease::BootMillis;
 
-use super::{Core, state};
+use super::{
+    Core,
+    state::{self, Ask},
+};
 use crate::wait::limited;
 
 /// The other holders that this one knows (L13, `continue`).
@@ -17,6 +27,7 @@ pub trait Peers: Send + Sync + 'static {
 pub(super) async fn run(core: Arc<Core>) {
     let limit_ms = core.options.call_limit_ms.max(1);
     let mut ask_at = BootMillis::default();
+    let asking = Arc::new(AtomicBool::new(false));
     loop {
         let held: Vec<_> = core.registry().held().cloned().collect();
         let now = core.clock.boot();
@@ -31,21 +42,30 @@ pub(super) async fn run(core: Arc<Core>) {
                 continue;
             };
             earliest = Some(earliest.map_or(look.at, |at| at.min(look.at)));
-            if let Some(lead) = look.ask {
-                ask = Some(ask.map_or(lead, |least: u64| least.min(lead)));
+            if let Some(one) = look.ask {
+                ask = Some(ask.map_or(one, |other: Ask| Ask {
+                    limit_ms: other.limit_ms.min(one.limit_ms),
+                    is_first: other.is_first || one.is_first,
+                }));
             }
         }
         if over {
             core.changed();
         }
-        if let Some(lead) = ask {
-            if now >= ask_at {
-                ask_at = now.plus(lead.min(limit_ms));
-                // Half of the lead, so that the answer is there well before the deadline.
-                let limit_ms = (lead / 2).clamp(1, limit_ms);
-                core.tasks.spawn(ask_peers(core.clone(), limit_ms));
+        if let Some(ask) = ask {
+            // A lease that is missed a moment after another one does not wait until that one's question is
+            // asked again: its own deadline may be a moment later, too.
+            let is_due = now >= ask_at || ask.is_first;
+            if is_due && !asking.swap(true, Ordering::AcqRel) {
+                ask_at = now.plus((2 * ask.limit_ms).min(limit_ms));
+                let limit_ms = ask.limit_ms.min(limit_ms);
+                core.tasks
+                    .spawn(ask_peers(core.clone(), limit_ms, asking.clone()));
             }
-            earliest = earliest.map(|at| at.min(ask_at));
+            // The end of a question wakes this loop.
+            if !asking.load(Ordering::Acquire) {
+                earliest = earliest.map(|at| at.min(ask_at));
+            }
         }
         let wait = async {
             match earliest {
@@ -62,7 +82,7 @@ pub(super) async fn run(core: Arc<Core>) {
 }
 
 /// No answer in time counts as no: whoever cannot be asked cannot say yes.
-async fn ask_peers(core: Arc<Core>, limit_ms: u64) {
+async fn ask_peers(core: Arc<Core>, limit_ms: u64, asking: Arc<AtomicBool>) {
     let reached = match &core.options.peers {
         Some(peers) => limited(&*core.clock, limit_ms, peers.any_reaches_authority())
             .await
@@ -76,9 +96,11 @@ async fn ask_peers(core: Arc<Core>, limit_ms: u64) {
     };
     let held: Vec<_> = core.registry().held().cloned().collect();
     for holding in held {
-        if holding.next_look().is_some_and(|look| look.ask.is_some()) {
+        if holding.next_look().is_some_and(|look| look.is_unrenewed) {
             holding.peers_said(said);
         }
     }
+    tracing::debug!(reached, limit_ms, "other holders asked");
+    asking.store(false, Ordering::Release);
     core.look.notify_one();
 }

@@ -93,12 +93,12 @@ async fn l13_continue_goes_on_when_nobody_reaches_the_authority() {
     let (keeper, network) = world.keeper_with("a", options);
     let guard = acquire(&keeper, OnOutage::Continue(grace())).await;
     network.set(Network::Refused);
-    world.advance(18_000, 1_000).await;
+    world.advance(14_000, 1_000).await;
     assert_eq!(others.asked.load(Ordering::SeqCst), 0, "not yet");
-    // Half-way between the renewal that is missing, at 10 s, and the deadline at 28 s.
-    world.advance(2_000, 100).await;
+    // A quarter of the way from the renewal that is missing, at 10 s, to the deadline at 28 s.
+    world.advance(1_000, 100).await;
     assert!(others.asked.load(Ordering::SeqCst) > 0, "in time");
-    world.advance(10_000, 100).await;
+    world.advance(14_000, 100).await;
     assert!(others.asked.load(Ordering::SeqCst) > 5, "again and again");
     assert_eq!(guard.standing(), Standing::Grace);
 
@@ -107,6 +107,35 @@ async fn l13_continue_goes_on_when_nobody_reaches_the_authority() {
     world.advance(3_000, 500).await;
     eventually("over", async || guard.standing() == Standing::Over).await;
     assert_eq!(guard.lost().await, Loss::Deadline);
+}
+
+/// The question of the first is not asked again before its deadline, and the second one's is a moment later.
+#[tokio::test]
+async fn l13_continue_goes_on_with_leases_that_are_missed_one_after_the_other() {
+    let world = World::new();
+    let options = Options {
+        peers: Some(Arc::new(Others::default())),
+        call_limit_ms: 60_000,
+        ..quiet()
+    };
+    let (keeper, network) = world.keeper_with("a", options);
+    network.set(Network::Fine);
+    let mut guards = Vec::new();
+    for name in ["x", "y", "z"] {
+        let mut request = keeper.request(key(name), ttl(30_000));
+        request.on_outage = OnOutage::Continue(grace());
+        guards.extend(keeper.acquire(request).await.unwrap());
+        world.clock.advance(5);
+    }
+    network.set(Network::Refused);
+    world.advance(14_400, 100).await;
+    world.advance(200, 1).await;
+    world.advance(12_400, 100).await;
+    // A busy machine: nothing of this process runs for two seconds.
+    world.clock.advance(2_000);
+    for guard in guards {
+        assert_eq!(guard.standing(), Standing::Grace);
+    }
 }
 
 #[tokio::test]
