@@ -98,12 +98,33 @@ impl Faulty {
     }
 }
 
+/// Calls that the store has not answered yet and will without anybody's doing.
+static ON_THEIR_WAY: AtomicUsize = AtomicUsize::new(0);
+
+/// How many calls the store has not answered yet. Those that wait for a key do not count.
+pub fn calls_on_their_way() -> usize {
+    ON_THEIR_WAY.load(Ordering::SeqCst)
+}
+
+async fn on_its_way<T>(call: impl Future<Output = T>) -> T {
+    struct OnItsWay;
+    impl Drop for OnItsWay {
+        fn drop(&mut self) {
+            ON_THEIR_WAY.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+    ON_THEIR_WAY.fetch_add(1, Ordering::SeqCst);
+    let _counted = OnItsWay;
+    call.await
+}
+
 impl Authority for Faulty {
     fn capabilities(&self) -> Capabilities {
         self.inner.capabilities()
     }
 
     fn decide(&self, command: Command) -> Answer<'_, Outcome> {
+        let may_wait = matches!(&command, Command::Acquire(request) if request.wait_ms > 0);
         match &command {
             Command::Acquire(_) => {
                 self.acquires.fetch_add(1, Ordering::SeqCst);
@@ -119,7 +140,11 @@ impl Authority for Faulty {
             }
             _ => {}
         }
-        Box::pin(self.through(self.inner.decide(command)))
+        let call = self.inner.decide(command);
+        if may_wait {
+            return Box::pin(self.through(call));
+        }
+        Box::pin(self.through(on_its_way(call)))
     }
 
     fn look(&self, query: Query) -> Answer<'_, View> {

@@ -8,7 +8,7 @@ use leasehold_clock::Manual;
 use leasehold_store::embedded::{self, Embedded};
 use leasehold_testkit::wait::until;
 
-use crate::faulty::Faulty;
+use crate::faulty::{Faulty, calls_on_their_way};
 
 /// Long enough for a busy machine; reached only by a test that fails.
 pub const PATIENCE: Duration = Duration::from_secs(10);
@@ -62,12 +62,21 @@ impl World {
     }
 }
 
-/// Lets every task have some turns; a store with a thread of its own gets a moment too.
+/// Lets every task have some turns, and the store, which has a thread of its own, answer what it was asked:
+/// on a busy machine time would go on without it otherwise.
 pub async fn turn() {
-    for _ in 0..20 {
-        tokio::task::yield_now().await;
-    }
+    let yields = async || {
+        for _ in 0..20 {
+            tokio::task::yield_now().await;
+        }
+    };
+    yields().await;
     tokio::time::sleep(Duration::from_millis(1)).await;
+    until(PATIENCE, "the store answers", async || {
+        calls_on_their_way() == 0
+    })
+    .await;
+    yields().await;
 }
 
 /// No jitter and no stream: what the tests see is the renewals alone.

@@ -35,12 +35,13 @@ impl Case {
         ];
         let dir = Dir::new("run-peers");
         let address = format!("127.0.0.1:{}", port::free());
+        // Its key is withheld while it is cut off, so that it is still there to answer afterwards.
         let other = [
             "run",
             "--ttl",
             "2s",
             "--on-outage",
-            "continue:1m",
+            "hold:1m",
             "--peer-listen",
             &address,
         ];

@@ -141,9 +141,14 @@ async fn a_stream_that_ends_is_begun_again_and_one_that_cannot_be_read_says_why(
     assert!(error.contains("No such file"), "{error}");
     shard.working("1/2").await;
     assert_eq!(shard.get("/ready").await.0, 503);
-    let [reader] = below(shard.child.pid(), "ffmpeg")[..] else {
-        panic!("one reader");
-    };
+    // The other one is tried again and again, and has a reader for moments.
+    let reader = wait::until_some(SOON, "one reader", async || {
+        match below(shard.child.pid(), "ffmpeg")[..] {
+            [reader] => Some(reader),
+            _ => None,
+        }
+    })
+    .await;
     let pid = nix::unistd::Pid::from_raw(reader.cast_signed());
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).unwrap();
     shard.event("good", "offline").await;

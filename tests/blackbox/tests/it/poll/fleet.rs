@@ -131,19 +131,20 @@ impl Fleet {
 
     /// Who owns what, as Redis says.
     pub async fn owners(&self) -> BTreeMap<String, String> {
+        self.of_each("poll:lease").await
+    }
+
+    /// The newest token of each target, as Redis says.
+    pub async fn fences(&self) -> BTreeMap<String, u64> {
+        self.of_each("poll:fence").await
+    }
+
+    async fn of_each<T: redis::FromRedisValue>(&self, name: &str) -> BTreeMap<String, T> {
         let mut redis = self.connect().await;
-        let keys: Vec<String> = self
-            .targets
-            .iter()
-            .map(|id| format!("poll:lease:{id}"))
-            .collect();
-        let owners: Vec<Option<String>> = redis.mget(keys).await.unwrap();
-        self.targets
-            .iter()
-            .cloned()
-            .zip(owners)
-            .filter_map(|(id, owner)| Some((id, owner?)))
-            .collect()
+        let keys = self.targets.iter().map(|id| format!("{name}:{id}"));
+        let values: Vec<Option<T>> = redis.mget(keys.collect::<Vec<_>>()).await.unwrap();
+        let named = self.targets.iter().cloned().zip(values);
+        named.filter_map(|(id, value)| Some((id, value?))).collect()
     }
 
     /// How many targets each running instance owns, smallest first.
