@@ -1,4 +1,4 @@
-//! What comes back from an authority, and when.
+//! What an authority answers, and when.
 
 use std::{
     future::Future,

@@ -1,10 +1,10 @@
-//! The one interface that routes and agents see, and its verbs. Who decides behind it (memory, PostgreSQL,
+//! The one interface that routes and agents see, and its verbs. What decides behind it (memory, PostgreSQL,
 //! Redis, or a server over HTTP) makes no difference to them.
 //!
-//! Each verb is written once here: what is asked, what is answered, its name on the wire and its typed
-//! method. Whoever passes verbs on (a server, a client, a wrapper) passes these values on and lists none.
+//! Each verb is written once here: its request, its answer, its name on the wire and its typed
+//! method. Code that forwards verbs (a server, a client, a wrapper) forwards these values and lists none.
 //!
-//! Every implementation keeps rules L1–L21 and is held to them by one conformance suite.
+//! Every implementation follows rules L1–L21, which one conformance suite verifies.
 
 use std::{any::Any, marker::PhantomData};
 

@@ -59,7 +59,7 @@ fn write(value: &Value, out: &mut String) {
             out.push(']');
         }
         Value::Number(number) => match number.as_f64() {
-            // 2^53: beyond it a float no longer tells whole numbers apart.
+            // 2^53: beyond it a float no longer distinguishes whole numbers.
             Some(float)
                 if number.is_f64()
                     && float.fract() == 0.0

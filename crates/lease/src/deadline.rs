@@ -97,7 +97,7 @@ impl Tenure {
         }
     }
 
-    /// A definite answer said that the lease is gone: stop at once, whatever the policy (L13).
+    /// A definite answer said that the lease is gone: stop immediately, whatever the policy (L13).
     pub fn end(&mut self) {
         self.ended = true;
     }

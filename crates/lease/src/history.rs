@@ -13,7 +13,7 @@ use crate::{
     planted::{Bug, planted},
 };
 
-/// One owner's time, as the events tell it.
+/// One owner's time, as the events record it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ownership {
     /// The lease.

@@ -10,8 +10,8 @@ use crate::{
 };
 
 /// The kinds that belong to the server's own agents: leadership, presence of workers, nodes and replicas,
-/// tuners, services, sessions, credentials, logins and the authority's own notes. Whoever could take one of them as an ordinary
-/// caller could stop publishing, take another tenant's tuners or end its sessions.
+/// tuners, services, sessions, credentials, logins and the authority's own notes. An ordinary caller that could acquire
+/// one of them could stop publishing, take another tenant's tuners or end its sessions.
 ///
 /// Runners and cameras are not among them: they are taken by ordinary callers, and their own rules say
 /// by which.

@@ -165,7 +165,7 @@ pub struct Lease {
     pub ttl: Ttl,
     /// What happens while the holder cannot reach the authority.
     pub on_outage: OnOutage,
-    /// Whether the holder's proven death releases it at once (L15).
+    /// Whether the holder's proven death releases it immediately (L15).
     pub release_on_death: bool,
     /// When it was granted.
     pub acquired_at: UnixMillis,

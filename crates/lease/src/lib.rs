@@ -1,9 +1,9 @@
 //! The kernel of Leasehold: who owns a piece of work right now, until when, and under which
 //! fencing token.
 //!
-//! Everything here is a value or a pure function. The [`Engine`] is the whole truth of an
-//! authority as a state machine — `apply(now, command)` gives an outcome and events — and it is at
-//! once the brain of the embedded store, the subject of the simulator and the oracle against which
+//! Everything here is a value or a pure function. The [`Engine`] is the complete state of an
+//! authority as a state machine — `apply(now, command)` gives an outcome and events. It makes the
+//! decisions of the embedded store, and is the subject of the simulator and the oracle against which
 //! every other store is tested. Nothing here does I/O or reads a clock.
 //!
 //! Rules are cited by their number (L1–L21), as in the documentation's page on lease semantics.

@@ -1,6 +1,6 @@
-//! Bugs that tests plant, one at a time, to show that somebody notices (`make mutants`).
+//! Bugs that tests plant, one at a time, to show that a test catches each (`make mutants`).
 //!
-//! They are there only with the feature `planted-bugs`, which nothing but tests asks for, and then only in
+//! They exist only with the feature `planted-bugs`, which only tests enable, and then only in
 //! a process whose environment names one. Without the feature [`planted`] is the constant `false`, and
 //! nothing is left of it in the program.
 

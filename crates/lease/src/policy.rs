@@ -44,7 +44,7 @@ impl From<Grace> for u64 {
     }
 }
 
-/// The outage policy of a lease. A definite answer always stops the holder at once, whatever this says.
+/// The outage policy of a lease. A definite answer always stops the holder immediately, whatever this says.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "policy", content = "grace_ms")]
 pub enum OnOutage {

@@ -1,4 +1,4 @@
-//! Addresses without what is secret in them. The one place that knows where secrets stand in a URL.
+//! Addresses without their secrets. The one place that knows where secrets appear in a URL.
 
 /// Shown instead of a secret.
 pub const HIDDEN: &str = "(hidden)";

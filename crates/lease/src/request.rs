@@ -1,4 +1,4 @@
-//! What is asked of an authority, and what it answers. The same values go to the engine, to
+//! Requests to an authority, and its answers. The same values go to the engine, to
 //! PostgreSQL, to Redis and over the wire.
 
 use std::sync::Arc;
@@ -47,7 +47,7 @@ pub struct Acquire {
     /// What happens while the holder cannot reach the authority.
     #[serde(default)]
     pub on_outage: OnOutage,
-    /// Whether the holder's proven death releases it at once (L15).
+    /// Whether the holder's proven death releases it immediately (L15).
     #[serde(default)]
     pub release_on_death: bool,
     /// Facts that travel with the lease.
@@ -324,7 +324,7 @@ pub enum Departure {
     Died(Holder),
     /// This incarnation took over its own name: whatever earlier incarnations had is released.
     Succeeded(Holder),
-    /// This incarnation leaves in good order: everything it has is released.
+    /// This incarnation leaves gracefully: everything it has is released.
     Left(Holder),
 }
 

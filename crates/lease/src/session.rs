@@ -1,5 +1,5 @@
 //! Stream sessions as values: the state machine as a table, the idempotency key, and the one atomic
-//! step that puts a session, its key and its start event down together.
+//! step that writes a session, its key and its start event together.
 
 use std::sync::Arc;
 
@@ -34,8 +34,8 @@ pub fn key(id: Uuid) -> Key {
     Key::new(KIND, &id.to_string()).expect("a UUID is a well-formed id")
 }
 
-/// The server's idempotency key of a start: nobody else's word counts. Live streams share bucket 0;
-/// catch-up streams are told apart by whole seconds.
+/// The server's idempotency key of a start: no other value counts. Live streams share bucket 0;
+/// catch-up streams are distinguished by whole seconds.
 pub fn idempotency_key(service_ref: &str, profile: &str, start_ms: Option<u64>) -> String {
     let bucket = start_ms.unwrap_or(0) / 1000;
     let text = format!("v1:stream.start:{service_ref}:{profile}:{bucket}");

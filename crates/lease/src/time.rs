@@ -1,4 +1,4 @@
-//! Time as values, and the one way by which it comes in. The kernel never reads a clock.
+//! Time as values, and the one trait through which it comes in. The kernel never reads a clock.
 
 use std::{fmt, future::Future, pin::Pin};
 

@@ -1,4 +1,4 @@
-//! The fencing token: a number that only ever grows for one key (L3).
+//! The fencing token: a number that only ever increases for a given key (L3).
 
 use std::fmt;
 

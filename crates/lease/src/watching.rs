@@ -1,4 +1,4 @@
-//! What a watcher wants to see: one value, one function that decides, applied where events are made.
+//! What a watcher wants to see: one value, one function that decides, applied where events are produced.
 
 use serde::{Deserialize, Serialize};
 

@@ -184,7 +184,7 @@ impl Engine {
             return Footing::Free;
         };
         if self.now >= grant.lapses_at() {
-            // Between two ticks; whoever waits is first.
+            // Between two ticks; waiters come first.
             return if it.has_waiters() {
                 Footing::Held(slot)
             } else {
@@ -363,7 +363,7 @@ impl Engine {
             let Some(waiter) = self.waiters.get(ticket) else {
                 continue;
             };
-            // Also one whose time is over: until it is told so it waits, and it was first.
+            // Including one that has timed out: it waits until it is notified, and it was first.
             let request = waiter.request.clone();
             match self.decide(&request, effects) {
                 Acquired::Refused(Refusal {

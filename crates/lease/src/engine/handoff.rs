@@ -1,4 +1,4 @@
-//! Handing a key over without a moment of two owners (L18).
+//! Handing a key over without ever having two owners (L18).
 
 use super::{
     Effects, Engine,

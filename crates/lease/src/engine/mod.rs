@@ -1,8 +1,8 @@
-//! The whole truth of an authority, as a pure state machine.
+//! The complete state of an authority, as a pure state machine.
 //!
-//! `apply(now, command)` decides, changes the state and says what happened. Time comes in with each
+//! `apply(now, command)` decides, changes the state and returns what happened. Time comes in with each
 //! call and never goes back; nothing else comes in from outside. A shell around it (the embedded
-//! store) makes the events durable before it passes answers on.
+//! store) makes the events durable before it answers.
 
 mod acquire;
 mod end;
@@ -58,7 +58,7 @@ pub struct Effects {
     pub events: Vec<Event>,
     /// Waiters that got their answer.
     pub woken: Vec<(Ticket, Acquired)>,
-    /// Keys whose lease changed in a way that must survive a crash although no kept event says so.
+    /// Keys whose lease changed in a way that must survive a crash although no kept event records it.
     pub touched: Vec<Key>,
     /// Keys whose last token was folded into [`Engine::floor`].
     pub forgotten: Vec<Key>,
@@ -111,8 +111,8 @@ impl Default for Options {
     }
 }
 
-/// How many leases one tick expires at most: whoever watches sees the first of many while the others are
-/// still being expired, and nobody's request waits for all of them.
+/// How many leases one tick expires at most: watchers see the first of many while the others are
+/// still being expired, and no request waits for all of them.
 const EXPIRIES_PER_TICK: usize = 1_000;
 /// How many of those that lapsed are put into order at the same time.
 const LAPSED_AT_ONCE: usize = 10_000;
@@ -222,7 +222,7 @@ impl Engine {
         self.waiters.next()
     }
 
-    /// The latest time the engine was told.
+    /// The latest time the engine was given.
     pub fn now(&self) -> UnixMillis {
         self.now
     }
@@ -283,7 +283,7 @@ impl Engine {
         self.revision
     }
 
-    /// Tells about the live lease of `slot`.
+    /// Emits an event about the live lease of `slot`.
     fn announce(
         &self,
         slot: SlotIndex,

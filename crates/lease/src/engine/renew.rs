@@ -111,7 +111,7 @@ impl Engine {
     }
 
     /// The slot of a live lease that belongs to this holder under this token, or why it is lost.
-    /// A lapsed lease is expired on the spot, so that what the holder is told is what everyone sees.
+    /// A lapsed lease is expired immediately, so that the holder's answer is what everyone sees.
     pub(super) fn owned(
         &mut self,
         key: &Key,

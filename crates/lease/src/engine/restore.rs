@@ -1,4 +1,4 @@
-//! Coming back after a stop or a crash (L14).
+//! Resuming after a stop or a crash (L14).
 
 use std::sync::Arc;
 
@@ -108,8 +108,8 @@ impl Engine {
     }
 
     /// Time stopped with the authority: gives every lease back what it had left, or its full ttl, and
-    /// says so in an event. Leases may get longer, never shorter. Tokens already handed out stay
-    /// behind the clock even when it was set back meanwhile.
+    /// records that in an event. Leases may get longer, never shorter. Tokens already issued stay
+    /// behind the clock even if it was set back in the meantime.
     pub fn resume(&mut self, now: UnixMillis, resume: Resume, effects: &mut Effects) {
         self.now = self.now.max(now);
         let now = self.now;

@@ -109,7 +109,7 @@ impl Grant {
     }
 }
 
-/// How the newest lease of a key ended: what its holder is told when it asks late.
+/// How the newest lease of a key ended: the answer to its holder when it asks late.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ended {
     /// The lease.

@@ -1,4 +1,4 @@
-//! Looking without touching.
+//! Read-only views.
 
 use super::{Engine, slots::State, to_record};
 use crate::{

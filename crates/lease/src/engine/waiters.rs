@@ -210,7 +210,7 @@ mod tests {
             apply(&mut engine, Command::Release(other));
             assert_eq!(engine.waiters.looks - before, WAITERS as u64);
         }
-        // What each of them lacks moves on: the one after it is found at once.
+        // What each of them lacks moves on: the next one is found immediately.
         let next = hold(&mut engine, "next", &keys[0]);
         let before = engine.waiters.looks;
         apply(&mut engine, Command::Release(last));

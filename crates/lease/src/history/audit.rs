@@ -1,4 +1,4 @@
-//! Holding a history against its seals.
+//! Checking a history against its seals.
 
 use std::collections::VecDeque;
 
@@ -135,7 +135,7 @@ pub async fn audit(
     }
     let mut audit = auditor.finish(&mut records, &mut see).await?;
     if !audit.breaks.is_empty() {
-        // What was forgotten meanwhile, as told, is not missing.
+        // What retention removed in the meantime is not missing.
         let SealPage { from, .. } = authority.seals(bounds.newest, 0).await?;
         audit.breaks.retain(|it| match it.what {
             What::Missing => it.revision >= from,

@@ -1,11 +1,11 @@
-//! Seals over the history, so that tampering shows.
+//! Seals over the history, which make tampering evident.
 //!
 //! A seal covers a run of consecutive events. It holds a mark of each (a digest of the event, and a
-//! short one of its key) and is chained to the seal before it: its own digest is made from the
-//! previous seal's digest and all its marks. Whoever changes, removes, inserts or reorders events
-//! contradicts the marks, and whoever changes marks contradicts every later seal.
+//! short one of its key) and is chained to the seal before it: its own digest is computed from the
+//! previous seal's digest and all its marks. Changing, removing, inserting or reordering events
+//! contradicts the marks, and changing marks contradicts every later seal.
 //!
-//! The key's digest says whose event is missing, and lets one key be checked without reading the others.
+//! The key's digest shows which key a missing event belongs to, and lets one key be checked without reading the others.
 //! When the oldest events are forgotten their seals go too, and the first seal that stays holds the
 //! digest of the one before it: the anchor.
 
@@ -271,7 +271,7 @@ pub struct SealPage {
     pub seals: Vec<Seal>,
     /// Whether there are more.
     pub more: bool,
-    /// The first revision that the history must still have; older ones were forgotten as told.
+    /// The first revision that the history must still have; older ones were removed by retention.
     pub from: Revision,
     /// The newest revision.
     pub newest: Revision,

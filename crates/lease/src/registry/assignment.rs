@@ -13,7 +13,7 @@ use super::{
 use crate::rendezvous::{self, Node};
 
 /// One in so many cameras of a site may be on the move for the sake of balance, and at least one: a
-/// newcomer fills up within a few heartbeats without stopping the whole site at once.
+/// newcomer fills up within a few heartbeats without interrupting the whole site.
 const BALANCE_SHARE: usize = 10;
 
 /// Why a camera is where it should be.

@@ -18,7 +18,7 @@ pub enum ZoneTest {
     CenterAndOverlap,
 }
 
-/// How a camera does, as whoever looks after it wrote last. Nothing here changes it, and it belongs to no
+/// The status of a camera, as its operator last set it. Nothing here changes it, and it is part of no
 /// version: a camera that goes offline restarts no worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -1,5 +1,5 @@
 //! Deployments: a group of runners moves its cameras from one version to another, step by step, and back
-//! when the new version does not do well.
+//! if the new version fails.
 
 use std::collections::{BTreeSet, HashMap};
 

@@ -1,4 +1,4 @@
-//! How everything stands in a deployment, and which version a group usually has.
+//! The state of everything in a deployment, and which version most of a group has.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -1,8 +1,8 @@
 //! How busy a runner is, and how many cameras it is given while it is too busy for its capacity.
 //!
 //! A runner that was busy for a while is allowed fewer cameras, in proportion. It is allowed all of them again
-//! once it was idle for a longer while: idle enough to have as many as before. So nothing moves for ever under
-//! a load that stays the same, and a short peak moves nothing.
+//! once it was idle for a longer while: idle enough to have as many as before. Under a constant load,
+//! cameras therefore do not keep moving, and a short peak moves nothing.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

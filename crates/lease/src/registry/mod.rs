@@ -49,7 +49,7 @@ pub struct FieldError {
     pub expected: &'static str,
 }
 
-/// Collects what is wrong, so that the caller hears all of it at once.
+/// Collects errors, so that the caller gets all of them in one answer.
 #[derive(Default, Debug)]
 pub(crate) struct Checks {
     errors: Vec<FieldError>,

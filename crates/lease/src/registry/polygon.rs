@@ -23,7 +23,7 @@ impl Polygon {
         let edge = |index: usize| (points[index], points[(index + 1) % count]);
         for first in 0..count {
             let (a, b) = edge(first);
-            // An edge of no length has no direction, so no crossing could be told.
+            // An edge of zero length has no direction, so crossings could not be determined.
             if dot(a, b, b) == 0.0 {
                 return false;
             }

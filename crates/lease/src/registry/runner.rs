@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use super::{Allowance, Checks, FieldError};
 use crate::{Incarnation, Ttl, UnixMillis};
 
-/// What a runner is told to do, or does.
+/// What a runner is ordered to do, or does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RunnerStatus {
@@ -49,10 +49,10 @@ pub struct Runner {
     pub capabilities: Vec<String>,
     /// This process start.
     pub incarnation: Incarnation,
-    /// What it is told to do. Whether it is silent is known from its presence, not from here.
+    /// What it is ordered to do. Whether it is silent is known from its presence, not from here.
     #[serde(default)]
     pub status: RunnerStatus,
-    /// Whether it gives everything up at once when it drains, without handing it over.
+    /// Whether it gives everything up immediately when it drains, without handing it over.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub drains_hard: bool,
     /// How much it says it has.
@@ -69,7 +69,7 @@ pub struct Runner {
     pub presence_ttl: Ttl,
     /// When it came.
     pub registered_at: UnixMillis,
-    /// When it was last heard of.
+    /// When it last sent a heartbeat.
     pub last_heartbeat: UnixMillis,
 }
 

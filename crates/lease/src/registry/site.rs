@@ -109,7 +109,7 @@ pub struct Site {
 pub(super) type Demands<'a> = Vec<(&'a Deployment, Side)>;
 
 impl Site {
-    /// The name of the runner, or of whoever else, that holds a camera.
+    /// The name of the runner, or of another holder, that holds a camera.
     pub fn holder_of(&self, camera: &str) -> Option<&str> {
         self.holdings
             .get(camera)

@@ -1,8 +1,8 @@
 //! Cameras that fail: where each has failed already, and which are parked because they failed everywhere.
 //!
 //! A camera that fails on its runner goes to one where it has not failed yet. When there is none left, it
-//! is parked: nobody is given it until a pause is over that doubles each time, or until it is changed. The
-//! first runner that reports it as working ends its troubles.
+//! is parked: no runner gets it until a pause is over, which doubles each time, or until it is changed. The
+//! first runner that reports it as working clears its failures.
 
 use std::collections::BTreeSet;
 
