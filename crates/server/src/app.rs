@@ -1,4 +1,4 @@
-//! What every route has at hand.
+//! The state shared by every route.
 
 use std::sync::Arc;
 

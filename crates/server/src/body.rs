@@ -133,7 +133,7 @@ async fn read_any(request: Request, limit: BodyLimit) -> Result<Bytes, Reject> {
         .get(header::CONTENT_LENGTH)
         .and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
     if announced.is_some_and(|length| length > limit.bytes) {
-        // Whoever asks first whether to send it is told no.
+        // A client that asks first whether to send it gets the refusal instead.
         if !head.headers.contains_key(header::EXPECT) {
             drain(&mut body, limit.time).await;
         }

@@ -1,4 +1,4 @@
-//! A request's place in its budget: taken once the request is whole, kept for as long as it is answered.
+//! A request's permit from its budget: taken once the request is complete, held until it is answered.
 
 use std::{
     pin::Pin,

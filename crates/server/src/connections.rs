@@ -1,4 +1,4 @@
-//! How many may be connected, in all and from one address, and how long a connection may stay silent
+//! How many connections there may be, in total and from one address, and how long one may stay silent
 //! before its first byte.
 
 use std::{

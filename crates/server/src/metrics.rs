@@ -1,4 +1,4 @@
-//! What is counted. One registry per server, so that several can live in one process.
+//! The server's metrics. One registry per server, so that several can live in one process.
 
 use std::{
     collections::BTreeMap,

@@ -1,4 +1,4 @@
-//! The specification, made from the routes themselves, and a page to read it.
+//! The specification, generated from the routes themselves, and a page to read it.
 
 mod viewer;
 

@@ -1,4 +1,4 @@
-//! Problems as responses. A handler only says what went wrong; the frame around every request adds
+//! Problems as responses. A handler only states what went wrong; the frame around every request adds
 //! the request's id and writes the body.
 
 use axum::response::{IntoResponse, Response};
@@ -110,7 +110,7 @@ impl Reject {
         }
     }
 
-    /// Tells when a repeat may help.
+    /// States when a retry may help.
     pub fn retry_after(mut self, wait: Seconds) -> Self {
         // Whole seconds, as in the header of the same name: many clients read an integer.
         self.0.retry_after_seconds = Some(Seconds::whole(wait.ceil()));

@@ -1,4 +1,4 @@
-//! Work for readers, on threads of their own at low priority. What they ask for may be large, and is read, put together
+//! Work for readers, on threads of their own at low priority. What they request may be large, and is read, assembled
 //! and serialised here, so that holders do not wait for it.
 
 use std::{future::Future, sync::LazyLock};
@@ -35,7 +35,7 @@ fn threads() -> Handle {
     own.unwrap_or_else(Handle::current)
 }
 
-/// Does this on the readers' threads. Ends with whoever waits for it.
+/// Runs this on the readers' threads. Ends when its caller goes away.
 pub(crate) async fn run<T: Send + 'static>(
     work: impl Future<Output = Result<T, Reject>> + Send + 'static,
 ) -> Result<T, Reject> {

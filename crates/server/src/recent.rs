@@ -1,4 +1,4 @@
-//! The leases that this server granted last, by their ids: giving one of them back needs no look at the store first.
+//! The leases that this server granted last, by their ids: releasing one of them needs no read of the store first.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -11,7 +11,7 @@ const ENTRIES: usize = 4_096;
 type Entry = Mutex<Option<(LeaseId, LeaseRef)>>;
 
 /// A table with one place per id, in which a newer lease takes an older one's place. It proves nothing:
-/// whoever uses what it says has the authority compare key, token and holder.
+/// the authority still compares key, token and holder.
 pub(crate) struct Recent(Box<[Entry]>);
 
 impl Default for Recent {

@@ -1,5 +1,5 @@
 //! The servers that share a store. Each announces its presence and keeps a record beside it of what it
-//! is and does; whoever looks puts both together. A graceful stop removes both. The record of a replica
+//! is and does; readers combine the two. A graceful stop removes both. The record of a replica
 //! that died stays for a while, so that people see that one is missing.
 
 use lease::{

@@ -1,4 +1,4 @@
-//! What does not show by itself is looked at now and then, for the metrics.
+//! Samples, for the metrics, what no event reports.
 
 use lease::{EventQuery, Revision};
 use leasehold_clock::Ticks;

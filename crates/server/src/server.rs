@@ -1,4 +1,4 @@
-//! The server: put together, bound to its address, run until it is told to stop.
+//! The server: assembled, bound to its address, run until it is asked to stop.
 
 use std::{future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -222,7 +222,7 @@ impl Server {
         format!("{scheme}://{}", self.local_addr)
     }
 
-    /// Serves until `shutdown` resolves, then stops in good order: no new connections, a goodbye on
+    /// Serves until `shutdown` resolves, then stops gracefully: no new connections, a goodbye on
     /// every stream, open requests finished, all within a bounded time.
     pub async fn run(
         self,

@@ -1,4 +1,4 @@
-//! Fair shedding: each sort of work has its own budget, so that a flood of acquires can never keep a
+//! Fair shedding: each class of work has its own budget, so that a flood of acquires can never keep a
 //! holder from renewing what it has. Only acquires are rate-limited.
 
 use std::{num::NonZeroU32, sync::Arc};

@@ -1,4 +1,4 @@
-//! The page's cookie: an opaque text that stands for a login.
+//! The page's cookie: an opaque text that identifies a login.
 
 use http::{HeaderMap, HeaderValue, header};
 

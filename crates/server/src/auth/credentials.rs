@@ -1,6 +1,6 @@
-//! The credentials and logins that a server lets in: those it was given, and those in its store, which
-//! every replica follows. Whoever is let in is found in memory; the store is asked only for what is not
-//! known, since it may have been made elsewhere a moment ago.
+//! The credentials and logins that a server accepts: those it was given, and those in its store, which
+//! every replica follows. Known callers are found in memory; the store is queried only for unknown secrets,
+//! since they may have been created elsewhere a moment ago.
 
 use std::{
     path::Path,
@@ -24,7 +24,7 @@ use super::{
     stored::{StoredLogin, credential_key, login_key},
 };
 
-/// How long a start waits for the store: whoever comes before the store answers is asked to come again.
+/// How long a start waits for the store: callers that arrive before it answers are asked to retry.
 const FIRST_READ: Duration = Duration::from_secs(5);
 /// The pauses before the store is read again.
 const RETRY_MS: (u64, u64) = (100, 1_000);

@@ -1,4 +1,4 @@
-//! Wrong credentials: logged, and answered ever more slowly.
+//! Wrong credentials: logged, and answered with growing delays.
 
 use std::{net::IpAddr, num::NonZeroU32, time::Duration};
 

@@ -1,4 +1,4 @@
-//! The credentials that a server is given at its start.
+//! The credentials that a server is configured with.
 
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;

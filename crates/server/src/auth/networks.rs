@@ -1,4 +1,4 @@
-//! Which networks may talk to the server at all, and who is behind a proxy.
+//! Which networks may reach the server at all, and who is behind a proxy.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -64,8 +64,8 @@ pub fn default_networks() -> Vec<IpNet> {
     .collect()
 }
 
-/// The guard. Without a list of networks everybody may come in; a list that cannot be read is an
-/// error at start, never an open door.
+/// The guard. Without a list of networks everybody is admitted; a list that cannot be parsed is an
+/// error at start, and never admits everybody.
 #[derive(Clone, Debug)]
 pub struct Networks {
     allow: Option<Vec<IpNet>>,

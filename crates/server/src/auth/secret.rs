@@ -1,4 +1,4 @@
-//! Secrets: made, digested, and named without being shown.
+//! Secrets: generated, digested, and identified without being shown.
 
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use rand::Rng as _;

@@ -132,7 +132,7 @@ impl Credential {
     }
 }
 
-/// The credentials and logins in a store. Whoever opens the store may use it; a server does for its
+/// The credentials and logins in a store. Anyone who opens the store may use it; a server does so for its
 /// callers.
 #[derive(Clone)]
 pub struct CredentialStore {

@@ -1,4 +1,4 @@
-//! Asking for keys.
+//! Acquiring keys.
 
 use std::{future::Future, time::Duration};
 
@@ -85,7 +85,7 @@ pub(crate) async fn acquire_expecting(
             ..Transaction::default()
         };
         Ok(match app.authority().commit(transaction).await? {
-            // A transaction does not tell a new grant from a repeated one.
+            // A transaction does not distinguish a new grant from a repeated one.
             Committed::Done { leases, .. } => Some(Acquired::Granted {
                 leases,
                 fresh: true,

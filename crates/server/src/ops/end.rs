@@ -1,5 +1,5 @@
-//! How leases end: given back, taken away, or with their holder. Each call runs to its end even when the
-//! caller goes away meanwhile: what ends a lease must not be forgotten half-way.
+//! How leases end: released, revoked, or with their holder. Each call runs to completion even if the
+//! caller goes away: ending a lease must not stop half-way.
 
 use std::{
     future::Future,
@@ -29,8 +29,8 @@ where
     .await
 }
 
-/// A call that goes on as a task of its own when whoever waits for it goes away. Until then it needs
-/// none, and so no way between two tasks.
+/// A call that continues as a separate task when its caller goes away. Until then it needs no task
+/// of its own, and so no hop between two tasks.
 struct ToItsEnd<F>
 where
     F: Future<Output: Send> + Send + 'static,

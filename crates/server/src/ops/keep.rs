@@ -1,4 +1,4 @@
-//! Keeping leases.
+//! Renewing leases.
 
 use std::collections::HashSet;
 

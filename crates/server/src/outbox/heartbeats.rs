@@ -1,4 +1,4 @@
-//! Runners' heartbeats to the broker: news that nobody waits for, so a lost one is not sent again.
+//! Runners' heartbeats to the broker: transient, so a lost one is not sent again.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 
 use super::{EXCHANGE, routing};
 
-/// What is told about a heartbeat.
+/// What is published about a heartbeat.
 #[derive(Debug, Serialize)]
 pub(crate) struct Heartbeat {
     pub runner_id: String,

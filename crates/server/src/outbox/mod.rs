@@ -1,6 +1,6 @@
-//! Every event to RabbitMQ. The history is the outbox: an event is there in the same atomic step as
-//! its change, and a cursor beside it says how far the broker has confirmed. One replica publishes at a
-//! time: its leader, who has the lease `leader:outbox`.
+//! Publishes every event to RabbitMQ. The history is the outbox: an event is written in the same atomic step as
+//! its change, and a cursor beside it records how far the broker has confirmed. One replica publishes at a
+//! time: the leader, which has the lease `leader:outbox`.
 
 mod heartbeats;
 mod publisher;
@@ -82,7 +82,7 @@ impl Outbox {
         self.figures.leads.load(Ordering::Relaxed)
     }
 
-    /// Tells of a runner's heartbeat, if anybody is to be told and the broker keeps up.
+    /// Publishes a runner's heartbeat, if there is a broker and it keeps up.
     pub fn heartbeat(&self, heartbeat: impl FnOnce() -> Heartbeat) {
         if let Some(sender) = &self.heartbeats
             && let Ok(place) = sender.try_reserve()

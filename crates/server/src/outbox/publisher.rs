@@ -21,10 +21,10 @@ use super::{EXCHANGE, Figures, routing};
 
 /// How long the leadership stays with a replica that is silent.
 const LEADER_TTL_SECS: u64 = 10;
-/// How many events are on their way to the broker at once: the bound on what is kept in memory and on
+/// How many events are in flight to the broker: the bound on what is kept in memory and on
 /// what is sent twice after a crash.
 const BATCH: usize = 256;
-/// How often the history is looked at when nothing is heard.
+/// How often the history is read when no event arrives.
 const IDLE: Duration = Duration::from_secs(1);
 /// The kind of the cursor's record and of the identity. Their own changes are not published: each would
 /// move the cursor again.
@@ -177,8 +177,8 @@ async fn publish(link: &Link, identity: &str, events: &[&Event]) -> Result<(), S
     Ok(())
 }
 
-/// What tells this store's events from those of another one on the same broker, such as the one that
-/// was there before it was rebuilt: made when the first event is published, and kept in the store.
+/// Distinguishes this store's events from those of another one on the same broker, such as its
+/// predecessor before a rebuild: created when the first event is published, and kept in the store.
 async fn identity(authority: &dyn Authority) -> Result<String, Stop> {
     let key = Key::new(OUTBOX, "identity")?;
     let made = uuid::Uuid::new_v4().simple().to_string();

@@ -1,4 +1,4 @@
-//! What is looked at before a camera is leased: that camera and runner exist, that the versions are
+//! What is checked before a camera is leased: that camera and runner exist, that the versions are
 //! current, and how much the runner may have. All of it still holds at the moment of the grant.
 
 use lease::{

@@ -1,4 +1,4 @@
-//! Cameras: documents whose names are given only once, since runners own them by their names.
+//! Cameras: documents with unique names, since runners own them by their names.
 
 use lease::{
     redact,

@@ -1,5 +1,5 @@
-//! Deployments: what a group of runners moves to, and the steps there. What the next step is, the kernel
-//! decides; which camera goes to which runner, the assignment does.
+//! Deployments: what a group of runners moves to, and the steps there. The kernel decides what the next
+//! step is, and the assignment which camera goes to which runner.
 
 use std::collections::BTreeSet;
 
@@ -18,11 +18,11 @@ use super::{
 };
 use crate::{App, Reject, auth::Caller};
 
-/// How often open deployments are looked at, in ms.
+/// How often open deployments are checked, in ms.
 const LOOK_MS: u64 = 1_000;
-/// How many cameras are shifted at once when nothing is said.
+/// How many cameras are shifted at a time by default.
 const DEFAULT_STEP: u32 = 4;
-/// How long they may take when nothing is said, in ms.
+/// How long they may take by default, in ms.
 const DEFAULT_HEALTH_TIMEOUT_MS: u64 = 120_000;
 
 fn unknown() -> Reject {

@@ -1,4 +1,4 @@
-//! A runner's heartbeat: renews everything it has and answers everything it should know.
+//! A runner's heartbeat: renews everything it has and returns everything it should know.
 
 use std::collections::{HashMap, HashSet};
 
@@ -65,7 +65,7 @@ pub(crate) async fn heartbeat(
     let held = u32::try_from(kept.cameras.len()).unwrap_or(u32::MAX);
     runners::allow(app, &found, report.load.allows(runner, held, at), at).await?;
     let place = runners::place(runner);
-    // The runner's own registration, and what it has heard of, are in the answer.
+    // The answer includes the runner's own registration and everything it has already seen.
     let seen = request.revision.map(Revision::new);
     let seen = seen.unwrap_or(found.revision).max(found.revision);
     let sites = app.sites();
@@ -192,7 +192,7 @@ async fn renew(
         };
         match lease.filter(|lease| caller.sees(lease.labels.tenant()) && lease.holder == holder) {
             Some(lease) => {
-                // Asking for its renewal tells exactly how it ended, or keeps it after all.
+                // Requesting its renewal shows exactly how it ended, or renews it after all.
                 let reference = (lease.key.clone(), lease.token);
                 if ids.insert(reference, id.clone()).is_none() {
                     asked.push(Renewal::of(&lease));

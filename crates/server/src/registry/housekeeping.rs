@@ -1,4 +1,4 @@
-//! What a server looks after by itself: it counts cameras that nobody has, by reason, and forgets runners
+//! A server's own housekeeping: it counts cameras that nobody has, by reason, and forgets runners
 //! that have been away for long.
 
 use std::collections::{BTreeMap, HashMap, HashSet};

@@ -142,7 +142,7 @@ pub(crate) async fn update<T: Item>(
     }
 }
 
-/// Removes one. Whoever owns it loses it in the same step: work that is gone keeps no lease.
+/// Removes one. Its owner loses it in the same step: work that is gone keeps no lease.
 pub(crate) async fn delete<T: Item>(
     app: &App,
     place: &SiteId,

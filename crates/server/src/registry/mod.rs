@@ -1,6 +1,6 @@
 //! The registry: cameras, zones, sites, runners and deployments as records of the authority, so that they live in
-//! whatever store the leases live in. Who should and who may have which camera, the kernel decides; here it
-//! is loaded and carried out.
+//! whatever store the leases live in. The kernel decides who should and who may have which camera; this module
+//! loads the data and carries the decision out.
 
 pub(crate) mod admission;
 pub(crate) mod cameras;

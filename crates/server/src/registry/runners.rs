@@ -1,5 +1,5 @@
-//! Runners as records. Whether one is there is a lease of the kind `runner`, and what it reports
-//! travels with the renewals of that lease: a heartbeat writes no record.
+//! Runners as records. A runner's presence is a lease of the kind `runner`, and what it reports
+//! is carried by the renewals of that lease: a heartbeat writes no record.
 
 use std::collections::HashMap;
 
@@ -354,7 +354,7 @@ pub(super) fn removal(found: &Found<Runner>, note: &'static str) -> Result<Vec<W
     Ok(keys.map(|key| store::remove(key, note)).into())
 }
 
-/// Tells a runner what to do.
+/// Gives a runner an order.
 pub(crate) async fn order(
     app: &App,
     caller: &Caller,
@@ -424,7 +424,7 @@ pub(crate) async fn allow(
     store::commit(app, transaction).await.map(drop)
 }
 
-/// The word for what a runner is told to do.
+/// The word for what a runner is ordered to do.
 pub(crate) fn word(status: RunnerStatus) -> &'static str {
     match status {
         RunnerStatus::Active => "active",

@@ -1,5 +1,5 @@
-//! Cameras that fail, as records: what runners report about them is held against what is known, and what the
-//! kernel makes of it is kept.
+//! Cameras that fail, as records: what runners report about them is compared with what is known, and the
+//! kernel's verdict is stored.
 
 use std::collections::{BTreeMap, HashMap};
 

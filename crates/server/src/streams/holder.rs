@@ -171,7 +171,7 @@ async fn talk(app: &App, peer: &Peer, connection: &mut Connection, socket: &mut 
     }
 }
 
-/// Begins what a message asks for. What cannot be begun is answered right away. Tells whether the holder
+/// Starts what a message requests. What cannot be started is answered immediately. Returns whether the holder
 /// said goodbye.
 fn heard(
     peer: &Peer,
@@ -261,7 +261,7 @@ impl Speech<'_> {
     }
 }
 
-/// Tells the end of a process from the silence of a network. Only the peer's kernel sends FIN or RST;
+/// Distinguishes the end of a process from the silence of a network. Only the peer's kernel sends FIN or RST;
 /// a time-out or an unreachable host says nothing about the process.
 fn ending(error: Error) -> End {
     let error = error.into_inner();

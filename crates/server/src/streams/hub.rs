@@ -1,4 +1,4 @@
-//! One watch over the authority for the whole server: it lets each connected holder know what it lost,
+//! One watch over the authority for the whole server: it notifies each connected holder of what it lost,
 //! and counts what happens.
 
 use std::{
@@ -18,8 +18,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{metrics::Metrics, observe::Observer};
 
-/// How many messages may wait for one holder's stream. A holder that lost more at once is told to
-/// look for itself.
+/// How many messages may wait for one holder's stream. A holder that lost more at a time is notified to
+/// renew everything.
 const QUEUE: usize = 256;
 /// The pauses before the watch is opened again: a holder that waits for a loss waits for this.
 const RETRY_MS: (u64, u64) = (100, 1_000);
@@ -66,7 +66,7 @@ pub(crate) struct Connection {
 }
 
 impl Hub {
-    /// Connects a holder. An earlier connection of the same holder is told to go.
+    /// Connects a holder. An earlier connection of the same holder is closed.
     pub fn connect(&self, holder: Identity) -> Connection {
         let (down, messages) = mpsc::channel(QUEUE);
         let replaced = CancellationToken::new();
@@ -125,7 +125,7 @@ impl Hub {
                     self.notify(&event);
                 }
                 Ok(Change::Resync(snapshot)) => {
-                    // Whoever is connected already may have lost something that nobody saw.
+                    // Holders that are already connected may have lost something unnoticed.
                     self.notify_all(&Down::Missed);
                     observer.resynced();
                     match snapshot {

@@ -1,4 +1,4 @@
-//! What is under way on one holder's stream: operations in flight, each answered when it completes, and
+//! What is in progress on one holder's stream: operations in flight, each answered when it completes, and
 //! watches. Permissions, budgets and validation are those of plain calls: the same functions decide.
 
 use std::{collections::HashMap, panic::AssertUnwindSafe, pin::Pin};
@@ -27,8 +27,8 @@ use crate::{
 
 /// How many acquires of one connection may be in flight.
 pub(super) const MAX_ACQUIRES: usize = 1_024;
-/// How many other operations may be: a bound of their own, so that whoever waits for a thousand keys can
-/// still keep what it has.
+/// How many other operations may be: a bound of their own, so that a holder that waits for a thousand keys can
+/// still renew what it has.
 pub(super) const MAX_OTHERS: usize = 1_024;
 /// How many watches one connection may have.
 const MAX_WATCHES: usize = 16;

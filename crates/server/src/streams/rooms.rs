@@ -1,8 +1,8 @@
-//! Subscribers that want the same share one watch: a change is filtered and serialised once, and its text is
-//! passed on to all of them. Where events are made, they are one watcher. A subscriber begins with a watch of its
-//! own, and listens to the room from the first change on that finds it no further behind.
+//! Subscribers with the same filter share one watch: a change is filtered and serialised once, and its text is
+//! sent to all of them. To the store they are one watcher. A subscriber begins with a watch of its
+//! own, and listens to the room from the first change at which it is no longer behind.
 //!
-//! Only watches of many keys are shared; who watches one key or one holder usually is the only one.
+//! Only watches of many keys are shared; a watcher of one key or one holder is usually the only one.
 
 use std::{
     collections::HashMap,

@@ -1,4 +1,4 @@
-//! Changes as server-sent events. A watcher resumes from a revision; when that is gone it is told so
+//! Changes as server-sent events. A watcher resumes from a revision; when that is gone it is notified
 //! and gets a snapshot (L20).
 
 use std::{convert::Infallible, time::Duration};
@@ -108,7 +108,7 @@ impl Subscriber {
 
     /// Writes the stream to its end, or until nobody reads it any more.
     async fn write(mut self, source: Source) {
-        // The first words go out at once, so that the reader knows that nothing is missed from here on.
+        // The greeting is sent immediately, so that the reader knows that nothing is missed from here on.
         let mut going = self
             .send(self.format.greeting())
             .await
@@ -151,7 +151,7 @@ impl Subscriber {
         }
     }
 
-    /// It was too slow. Renewals are not kept, so whoever wants them begins with a snapshot.
+    /// It was too slow. Renewals are not kept, so a watcher that wants them begins with a snapshot.
     async fn begin_again(&self) -> Result<Option<Source>, Gone> {
         let from = self.seen.filter(|_| !self.watching.renewals);
         match self.own(Some(from.unwrap_or(NEVER))).await {
@@ -193,7 +193,7 @@ impl Subscriber {
         }
     }
 
-    /// Takes what is there, as much as goes into a piece. Says whether that was all.
+    /// Takes what is available, up to the size of a piece. Returns whether that was all.
     async fn drain(&mut self, watcher: &mut Watcher, text: &mut String) -> Result<bool, Gone> {
         while text.len() < PIECE_BYTES {
             match watcher.next().now_or_never() {

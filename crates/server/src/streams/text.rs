@@ -201,7 +201,7 @@ mod tests {
             let whole = message(&frame, None, Some(snapshot.revision));
             let parts: Vec<String> = written(Format::Kernel, Ok(frame.clone())).collect();
             assert_eq!(parts.concat(), whole);
-            // Nothing is put together at once that grows with the snapshot.
+            // Nothing is built in one piece that grows with the snapshot.
             assert!(parts.iter().all(|part| part.len() < 1_000));
             let public = Snapshot {
                 revision: snapshot.revision.get(),

@@ -1,9 +1,9 @@
-//! Sites in memory: what a heartbeat is answered from. Each site that is asked about is read once and then
+//! Sites in memory: what a heartbeat is answered from. Each requested site is read once and then
 //! kept up to date from the changes, by one task with one follower; what should be where is computed once
-//! per change and not once per question.
+//! per change and not once per request.
 //!
 //! Nothing depends on it being right: the kernel decides about every lease. An answer contains everything
-//! that this server wrote, and everything up to the revision that the asker names.
+//! that this server wrote, and everything up to the revision that the caller names.
 
 mod state;
 
@@ -33,9 +33,9 @@ use state::State;
 
 pub(crate) use state::{Planned, load, with_reports};
 
-/// How many sites are kept at once; beyond that the one that was not asked about for longest is dropped.
+/// How many sites are kept; beyond that the least recently requested one is dropped.
 const MAX_SITES: usize = 1_024;
-/// How many questions may wait for the task.
+/// How many requests may wait for the task.
 const QUEUE: usize = 256;
 /// How long an answer waits for changes that it must contain, before the site is read again.
 const CATCH_UP: Duration = Duration::from_millis(250);

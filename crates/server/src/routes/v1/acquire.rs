@@ -1,4 +1,4 @@
-//! Asking for keys.
+//! Acquiring keys.
 
 use ::lease::{Acquired, Incarnation};
 use axum::extract::State;

@@ -1,5 +1,5 @@
-//! The kernel's own interface: what makes this server an authority for another process. Which verbs there
-//! are, and what their values look like, is written down in the kernel alone.
+//! The kernel's own interface: what makes this server an authority for another process. The verbs and
+//! their values are defined only in the kernel.
 
 use ::lease::{Command, Named, Query, Watching};
 use axum::{

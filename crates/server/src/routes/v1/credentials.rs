@@ -1,4 +1,4 @@
-//! Credentials: made, listed, given a new secret and revoked.
+//! Credentials: created, listed, rotated and revoked.
 
 use axum::extract::{Path, State};
 use http::StatusCode;
@@ -153,7 +153,7 @@ async fn shown(app: &App, created: &Created) -> CredentialSecret {
     }
 }
 
-/// Whoever was answered finds it done here; other replicas follow the store.
+/// The caller finds its change applied here; other replicas follow the store.
 async fn refresh(app: &App, id: &str) {
     if let Ok(key) = ::lease::Key::new(::lease::CREDENTIAL, id)
         && let Err(error) = app.parts().credentials.reread(key).await

@@ -1,4 +1,4 @@
-//! Deployments: begun, looked at, paused, resumed and rolled back.
+//! Deployments: started, read, paused, resumed and rolled back.
 
 use ::lease::registry::DEPLOYMENT;
 use axum::extract::{Path, State};

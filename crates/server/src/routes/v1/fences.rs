@@ -1,4 +1,4 @@
-//! Do these tokens still count?
+//! Are these tokens still valid?
 
 use axum::extract::State;
 use leasehold_api::{FenceCheck, FenceVerdict, FenceVerdicts, paths};

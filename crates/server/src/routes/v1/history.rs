@@ -66,7 +66,7 @@ async fn owners(
         match last {
             Some(last) if page.more && events.len() < MAX_EVENTS => {
                 query.after = last;
-                // Once past the time asked for, the next page can only tell how that owner ended;
+                // Once past the requested time, the next page can only show how that ownership ended;
                 // one more page is enough for that, since one key's owners follow each other.
                 if passed
                     && history::owner_at(&events, at.map_or_else(Default::default, |at| at.0))

@@ -1,4 +1,4 @@
-//! Presence: which holders are there. A lease of the kind `node` underneath.
+//! Presence of holders. Each is a lease of the kind `node`.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! One lease: look at it, check it, give it back, take it away.
+//! One lease: read, validate, release, revoke.
 
 use ::lease::{LeaseRef, Loss, Revoke, Status, Token};
 use axum::extract::{Path, State};
@@ -92,7 +92,7 @@ async fn revoke(
     if let Some(lease) = ops::revoke(&app, &caller, request).await? {
         return Ok(Json(Lease::from(&lease)));
     }
-    // Over already; the same as what the former holder is told.
+    // Already over; the same answer as the former holder gets.
     let lease = ops::find(&app, &caller, &id).await?;
     if lease.status == Status::Revoked {
         return Ok(Json(Lease::from(&lease)));

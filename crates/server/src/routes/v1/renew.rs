@@ -1,4 +1,4 @@
-//! Keeping leases: one, many, or all of a holder.
+//! Renewing leases: one, many, or all of a holder.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Runners: they come, give signs of life, get orders, and go.
+//! Runners: registration, heartbeats, orders and removal.
 
 use ::lease::registry::{RUNNER, RunnerStatus};
 use axum::extract::{Path, State};

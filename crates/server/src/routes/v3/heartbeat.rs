@@ -40,7 +40,7 @@ async fn heartbeat(
 }
 
 /// Extends the session's lease. A session that is over has no lease: its end and the lease's end are
-/// one step, so the lease alone tells, and the record is read only to say why not.
+/// one step, so the lease alone decides, and the record is read only for the reason.
 pub(super) async fn beat(
     app: &App,
     caller: &Caller,

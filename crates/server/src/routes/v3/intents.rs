@@ -1,4 +1,4 @@
-//! Intents: checked, deduplicated, written down, answered with 202.
+//! Intents: validated, deduplicated, recorded, answered with 202.
 
 use std::sync::Arc;
 
@@ -121,7 +121,7 @@ async fn intent(
     Ok((StatusCode::ACCEPTED, Json(answer)).into_response())
 }
 
-/// Everything that is wrong with a request, at once.
+/// Validates a request and reports every error together.
 fn check(request: IntentRequest, shared: &Shared) -> Result<Intent, Reject> {
     let mut check = Check::new();
     let correlation_id = match request.correlation_id {
@@ -175,8 +175,8 @@ fn check(request: IntentRequest, shared: &Shared) -> Result<Intent, Reject> {
     check.finish(intent).map_err(Reject::invalid)
 }
 
-/// Asks a session to stop. One that nobody claimed is over at once; for the others their worker does
-/// it. Twice is fine.
+/// Asks a session to stop. An unclaimed one ends immediately; the others are ended by their worker.
+/// Idempotent.
 async fn stop(app: &App, caller: &Caller, id: &str) -> Result<Accepted, Reject> {
     let key = session_key(id)?;
     let mut attempts = Attempts::default();

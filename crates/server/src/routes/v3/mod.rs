@@ -1,4 +1,4 @@
-//! Intents and sessions, `/api/v3`. The API writes down what is wanted and answers 202; workers do it.
+//! Intents and sessions, `/api/v3`. The API records what is wanted and answers 202; workers do it.
 
 mod events;
 mod heartbeat;

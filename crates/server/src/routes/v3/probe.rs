@@ -1,6 +1,6 @@
 //! Phase 1: the API itself tries the service's lease, for the length of one request. It is given back
 //! in the same step in which the session appears, so that the worker finds it free; in that step the
-//! service is reserved for the session, so that no other one is accepted before a worker has come.
+//! service is reserved for the session, so that no other one is accepted before a worker has claimed it.
 
 use lease::{
     Acquire, Acquired, Cause, Holder, Key, LeaseRef, Transaction, Ttl,

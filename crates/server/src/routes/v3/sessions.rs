@@ -1,4 +1,4 @@
-//! Sessions to look at.
+//! Reading sessions.
 
 use std::sync::Arc;
 

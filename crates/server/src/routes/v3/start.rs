@@ -93,7 +93,7 @@ pub(super) async fn start(
                     "a new session's lease was refused",
                 ));
             }
-            // It may have happened: looking again tells.
+            // It may have happened: reading again shows.
             Err(lease::Error::Unknown(_)) if unanswered < LOOKS => unanswered += 1,
             Err(error) => return Err(error.into()),
         }
