@@ -155,7 +155,7 @@ impl OwnPlane {
             match leasehold_store::open(&url, options, clock.clone()).await {
                 Ok(store) => break store,
                 Err(error) => {
-                    tracing::warn!(%error, "database not opened; trying again");
+                    tracing::warn!(%error, "database not opened; retrying");
                     let again = System.boot().plus(DATABASE_RETRY_MS);
                     System.sleep_until(again).await;
                 }

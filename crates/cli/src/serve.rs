@@ -173,7 +173,7 @@ pub fn reload_on_hangup(certificate: Certificate) -> Result<impl Future<Output =
             match certificate.reload() {
                 Ok(()) => tracing::info!("certificate reloaded"),
                 Err(error) => {
-                    tracing::error!(%error, "certificate not reloaded; the former one is still used");
+                    tracing::error!(%error, "certificate not reloaded; keeping the previous one");
                 }
             }
         }
@@ -315,7 +315,7 @@ fn open_files() -> u64 {
     match setrlimit(Resource::RLIMIT_NOFILE, hard, hard) {
         Ok(()) => hard,
         Err(error) => {
-            tracing::warn!(%error, soft, "the limit of open files could not be raised");
+            tracing::warn!(%error, soft, "the limit on open files could not be raised");
             soft
         }
     }

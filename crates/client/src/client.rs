@@ -163,7 +163,7 @@ impl Client {
         );
         if moved.is_ok() && self.inner.bases.len() > 1 {
             let (from, to) = (self.base(turn), self.base(turn.wrapping_add(1)));
-            tracing::info!(from, to, "server gives no answer, asking the next");
+            tracing::info!(from, to, "server does not answer; trying the next");
         }
     }
 

@@ -61,14 +61,14 @@ impl Observer {
 
     pub fn interrupted(&mut self, error: &lease::Error) {
         if !std::mem::replace(&mut self.away, true) {
-            tracing::warn!(%error, "store out of reach");
+            tracing::warn!(%error, "store unreachable");
         }
         self.metrics.store_up(false);
     }
 
     pub fn resynced(&mut self) {
         if std::mem::take(&mut self.away) {
-            tracing::info!("store reached again");
+            tracing::info!("store reachable again");
         }
         self.metrics.store_up(true);
     }

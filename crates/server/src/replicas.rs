@@ -112,7 +112,7 @@ async fn announce(app: &App, name: &str, address: &str) -> Result<(), Error> {
         () = app.clock().sleep_until(until) => Err(Error::Unavailable("no answer".into())),
     };
     if let Err(error) = left {
-        tracing::warn!(%error, name, "replica stays listed as gone: the store did not take it off");
+        tracing::warn!(%error, name, "replica stays listed as gone: the store did not remove it");
     }
     Ok(())
 }

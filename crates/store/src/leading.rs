@@ -53,7 +53,7 @@ impl Leading {
         self.stop.cancel();
         self.tasks.close();
         if timeout(RESIGN_LIMIT, self.tasks.wait()).await.is_err() {
-            tracing::warn!("leadership of expiry not given up in time; it ends by itself");
+            tracing::warn!("leadership of expiry not given up in time; it expires with its ttl");
         }
         self.set(false);
     }

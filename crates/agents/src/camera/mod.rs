@@ -192,7 +192,7 @@ pub async fn run(
         () = worker.drained() => Ended::Drained,
         () = stop => Ended::Drained,
     };
-    tracing::info!(reason = ended.word(), "worker ends");
+    tracing::info!(reason = ended.word(), "worker exiting");
     let ended = match ended {
         Ended::Drained => {
             let limit = clock.boot().plus(millis(options.grace));

@@ -160,7 +160,7 @@ pub(super) async fn acquire(core: &Arc<Core>, entry: &Entry) {
     let request = match request(core, entry) {
         Ok(request) => request,
         Err(invalid) => {
-            tracing::error!(camera = name, %invalid, "camera cannot be asked for");
+            tracing::error!(camera = name, %invalid, "camera cannot be requested");
             return;
         }
     };

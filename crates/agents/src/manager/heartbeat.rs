@@ -82,7 +82,7 @@ async fn register(core: &Core) -> bool {
             false
         }
         Outcome::Unknown(error) => {
-            tracing::warn!(%error, "control plane out of reach; waiting for it");
+            tracing::warn!(%error, "control plane unreachable; waiting for it");
             false
         }
     }
@@ -198,7 +198,7 @@ pub(super) async fn follow_events(core: Arc<Core>) {
                 false
             }
             Err(error) => {
-                tracing::info!(%error, "no stream of changes; free cameras are looked for in intervals");
+                tracing::info!(%error, "no stream of changes; polling for free cameras");
                 return;
             }
         };

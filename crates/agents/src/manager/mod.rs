@@ -263,7 +263,7 @@ impl Manager {
         tokio::select! {
             () = core.slots_ended() => {}
             () = abort => {
-                tracing::info!("asked again: workers are killed");
+                tracing::info!("second signal: killing workers");
                 core.stop_slots(Stop::Now);
                 core.slots_ended().await;
             }
@@ -281,7 +281,7 @@ async fn finish(core: &Core) {
     core.forget_all();
     let goodbye = async {
         if let Err(error) = core.keeper.clone().stop().await {
-            tracing::warn!(%error, "some leases end with their ttl");
+            tracing::warn!(%error, "some leases not released; they expire with their ttl");
         }
         if core.is_registered()
             && let Outcome::No(error) | Outcome::Unknown(error) = core.plane.deregister().await
@@ -294,7 +294,7 @@ async fn finish(core: &Core) {
     tokio::select! {
         () = goodbye => {}
         () = clock.sleep_until(clock.boot().plus(GOODBYE_MS)) => {
-            tracing::warn!("the control plane does not answer; leases end with their ttl");
+            tracing::warn!("control plane does not answer; leases expire with their ttl");
         }
     }
 }

@@ -177,7 +177,7 @@ async fn apply(core: &Arc<Core>, loaded: Loaded) {
         if let Outcome::No(error) | Outcome::Unknown(error) =
             core.plane.register(&core.registration()).await
         {
-            tracing::warn!(%error, "not registered again; the next start does");
+            tracing::warn!(%error, "not re-registered; the next start will");
         }
         shrink(core);
     }

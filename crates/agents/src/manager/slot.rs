@@ -296,7 +296,7 @@ impl Slot {
         } else {
             tracing::info!(
                 worker = process.id,
-                "worker takes no changes while it runs; started again"
+                "worker does not accept changes while running; restarting"
             );
             let grace = Duration::from_millis(process.command.drain_grace_seconds.millis());
             end(process, Ending::Restart, grace.min(TERMINATE_GRACE));

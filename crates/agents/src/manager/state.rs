@@ -123,7 +123,7 @@ impl State {
             if now.since(since) >= STRAY_MS
                 && let Some(it) = answer.cameras.iter().find(|it| it.camera_uuid == *camera)
             {
-                tracing::warn!(camera, "a lease of this manager that it did not know of");
+                tracing::warn!(camera, "this manager has a lease that it did not know of");
                 self.wanted.insert(camera.clone(), it.clone());
             }
             strays.insert(camera.clone(), (lease.lease_id.clone(), since));

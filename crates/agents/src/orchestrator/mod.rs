@@ -379,7 +379,7 @@ async fn scan(context: &Arc<Context>) {
             Ok(Some(page)) => page,
             Ok(None) => break,
             Err(error) => {
-                tracing::info!(%error, "cannot look through the sessions, trying again later");
+                tracing::info!(%error, "cannot scan sessions; retrying later");
                 return;
             }
         };
@@ -395,7 +395,7 @@ async fn scan(context: &Arc<Context>) {
         }
     }
     if let Err(error) = end_expired(context).await {
-        tracing::info!(%error, "cannot look for expired sessions, trying again later");
+        tracing::info!(%error, "cannot scan for expired sessions; retrying later");
     }
     let in_use = |key: &Key| context.running().contains_key(key);
     let cleaned = recovery::remove_leftovers(
@@ -405,7 +405,7 @@ async fn scan(context: &Arc<Context>) {
         in_use,
     );
     if let Err(error) = cleaned.await {
-        tracing::info!(%error, "cannot look for leftovers, trying again later");
+        tracing::info!(%error, "cannot scan for leftover output; retrying later");
     }
 }
 

@@ -174,7 +174,7 @@ impl Task {
     /// Looks through all sessions: what events were missed, and what can be forgotten.
     async fn sweep(&self) {
         if let Err(error) = self.try_sweep().await {
-            tracing::info!(%error, "cannot look through the sessions, trying again later");
+            tracing::info!(%error, "cannot scan sessions; retrying later");
         }
     }
 
@@ -187,7 +187,7 @@ impl Task {
         while let Some(page) = pages.next().await? {
             for record in page {
                 let Ok(session) = Session::from_record(&record) else {
-                    tracing::warn!(key = %record.key, "not a session; left alone");
+                    tracing::warn!(key = %record.key, "not a session; ignored");
                     continue;
                 };
                 if let Some(place) = State::ALL.iter().position(|state| *state == session.state) {

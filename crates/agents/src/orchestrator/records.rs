@@ -79,7 +79,7 @@ impl Records {
         loop {
             match self.change(key, release, &mut edit).await {
                 Err(error) if error.is_retryable() => {
-                    tracing::info!(%key, %error, "cannot change a session, trying again");
+                    tracing::info!(%key, %error, "cannot update a session; retrying");
                     backoff.pause(&*self.clock).await;
                 }
                 outcome => return outcome,

@@ -65,7 +65,7 @@ async fn attempt(
         .depart(Departure::Succeeded(holder.clone()))
         .await?;
     if !released.is_empty() {
-        tracing::info!(worker = %holder, leases = released.len(), "freed what an earlier incarnation held");
+        tracing::info!(worker = %holder, leases = released.len(), "released what an earlier incarnation held");
     }
     remove_leftovers(records, output_dir, own, |_| false).await
 }

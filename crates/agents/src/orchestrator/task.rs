@@ -94,7 +94,7 @@ pub(super) async fn run(context: &Context, key: &Key, mut orders: watch::Receive
             .detail(&"its worker could not write down how it ended"),
         Ok(Claim::No) => return,
         Err(error) => {
-            tracing::info!(%key, %error, "cannot claim a session; the next scan tries again");
+            tracing::info!(%key, %error, "cannot claim a session; the next scan retries");
             return;
         }
     };
@@ -108,7 +108,7 @@ async fn claim(context: &Context, key: &Key) -> Result<Claim, lease::Error> {
     loop {
         match try_claim(context, key).await {
             Err(error) if error.is_retryable() && !context.end.is_cancelled() => {
-                tracing::info!(%key, %error, "cannot claim a session, trying again");
+                tracing::info!(%key, %error, "cannot claim a session; retrying");
                 let pause = backoff.pause(&*context.clock);
                 context.end.run_until_cancelled(pause).await;
             }
@@ -324,7 +324,7 @@ async fn acquire(
                 return Err(ending);
             }
             Err(keeper::Error::Failed(error)) if error.is_retryable() => {
-                tracing::info!(session = %session.session_id, %error, "cannot ask for a lease");
+                tracing::info!(session = %session.session_id, %error, "cannot acquire a lease");
                 backoff.pause(&*context.clock).await;
             }
             Err(keeper::Error::Stopped) => {
@@ -422,7 +422,7 @@ async fn finish(context: &Context, key: &Key, held: Held, ending: Ending) {
             tracing::info!(%key, state = session.state.as_str(), reason = reason.as_str(), detail = session.reason_detail, "session over");
         }
         Ok(Changed::Declined(_) | Changed::Missing) => {}
-        Err(error) => tracing::error!(%key, %error, "cannot write a session's end"),
+        Err(error) => tracing::error!(%key, %error, "cannot record the end of a session"),
     }
     if held.tuner.is_some() {
         context.metrics.slot_given_back();

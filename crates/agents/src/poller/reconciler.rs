@@ -305,7 +305,7 @@ impl Reconciler {
                 if std::mem::replace(&mut self.failing, true) {
                     tracing::debug!(instance = %shared.id, %error, "discovery failed again");
                 } else {
-                    tracing::warn!(instance = %shared.id, %error, "discovery failed; trying again");
+                    tracing::warn!(instance = %shared.id, %error, "discovery failed; retrying");
                 }
                 self.failed();
             }

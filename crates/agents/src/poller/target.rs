@@ -121,7 +121,7 @@ async fn from_store(authority: &dyn Authority) -> Result<Vec<Target>, Error> {
 /// The target in a record, unless it makes no sense.
 pub(super) fn sensible(record: &Record) -> Option<Target> {
     Target::from_record(record)
-        .inspect_err(|error| tracing::warn!(key = %record.key, %error, "a target is left out"))
+        .inspect_err(|error| tracing::warn!(key = %record.key, %error, "target ignored"))
         .ok()
 }
 
@@ -138,7 +138,7 @@ async fn from_file(path: &std::path::Path) -> Result<Vec<Target>, String> {
     let sensible = |document| {
         Target::from_document(document)
             .inspect_err(|error| {
-                tracing::warn!(file = %path.display(), %error, "a target is left out");
+                tracing::warn!(file = %path.display(), %error, "target ignored");
             })
             .ok()
     };

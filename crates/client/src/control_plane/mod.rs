@@ -103,7 +103,7 @@ impl ControlPlaneClient {
 
     fn found_plain(&self) {
         if !self.plain.swap(true, Ordering::Relaxed) {
-            tracing::info!("the control plane knows only the plain endpoints");
+            tracing::info!("control plane supports only the plain endpoints");
         }
     }
 

@@ -268,7 +268,7 @@ fn heard(
             }
             Down::Failed(problem) if id == 0 => tracing::warn!(
                 detail = problem.detail,
-                "the holder's stream was not understood"
+                "invalid message on the holder's stream"
             ),
             Down::Failed(problem) => pending.answer(id, Err(Error::Problem(problem).into())),
             Down::Notice(frame) => pending.notice(id, *frame),

@@ -143,7 +143,7 @@ impl Pending {
             closing.run_until_cancelled(publishing).await;
             // The next replica goes on immediately, not when the lease has lapsed.
             if let Err(error) = leadership.resign().await {
-                tracing::warn!(%error, "the leadership of the outbox ends with its ttl");
+                tracing::warn!(%error, "leadership of the outbox not given up; it expires with its ttl");
             }
         });
         Ok(())

@@ -91,7 +91,7 @@ pub(super) async fn run(
         figures.lag.set(0);
         match stop {
             Stop::NotMine => backoff.reset(),
-            stop => tracing::warn!(%stop, "publishing begins again"),
+            stop => tracing::warn!(%stop, "publishing interrupted; starting again"),
         }
         backoff.pause(&*clock).await;
     }

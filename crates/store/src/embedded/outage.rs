@@ -40,7 +40,7 @@ impl Outage {
 impl Writer {
     /// The last batch could not be written.
     pub(super) fn begin_outage(&mut self, failure: &Failure, now: UnixMillis) {
-        tracing::error!(%failure, "the store's disk takes no changes; renewals and reads go on");
+        tracing::error!(%failure, "the store cannot write to its disk; renewals and reads continue");
         self.degraded.store(true, Ordering::Release);
         let mut backoff = Backoff::new(PAUSE_MS.0, PAUSE_MS.1);
         self.outage = Some(Outage {
@@ -76,7 +76,7 @@ impl Writer {
                 outage.blind = false;
             }
             Err(failure) => {
-                tracing::error!(%failure, "the store cannot even be read; nothing can be answered");
+                tracing::error!(%failure, "the store cannot be read either; nothing can be answered");
                 outage.blind = true;
                 outage.why = failure.to_string();
             }
@@ -100,7 +100,7 @@ impl Writer {
         });
         match recovered {
             Ok((engine, events)) => {
-                tracing::info!("the store's disk takes changes again");
+                tracing::info!("the store can write to its disk again");
                 self.engine = engine;
                 self.outage = None;
                 self.degraded.store(false, Ordering::Release);

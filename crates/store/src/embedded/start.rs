@@ -63,7 +63,7 @@ pub(super) fn folder(options: Options, clock: Arc<dyn Clock>) -> Result<Embedded
     let (mut journal, mut engine) = match restore(&place, &options, before) {
         Ok(restored) => restored,
         Err(error @ OpenError::Damaged { .. }) if options.on_damage == OnDamage::GoOn => {
-            tracing::error!(%error, "going on without it, as told");
+            tracing::error!(%error, "continuing without it, as configured");
             set_aside(&dir, clock.unix().get()).map_err(io(&dir))?;
             restore(&place, &options, None)?
         }
@@ -79,7 +79,7 @@ pub(super) fn folder(options: Options, clock: Arc<dyn Clock>) -> Result<Embedded
         if options.on_damage != OnDamage::GoOn {
             return Err(error);
         }
-        tracing::error!(%error, "going on without them, as told");
+        tracing::error!(%error, "continuing without them, as configured");
         journal.skip_to(mark.revision, mark.token).map_err(store)?;
         engine = journal
             .restore(options.engine.clone(), |_| {})
@@ -145,7 +145,7 @@ pub(super) fn resume(
         .first()
         .and_then(|event| event.detail.clone())
     {
-        tracing::info!(%detail, "the embedded store is back, and time goes on for its leases");
+        tracing::info!(%detail, "embedded store resumed; time runs again for its leases");
     }
     journal.write(engine, &effects, now)?;
     if let Some(guard) = guard {
@@ -243,7 +243,7 @@ fn run(
                 }
                 None => {
                     if let Err(error) = stopped {
-                        tracing::error!(%error, "the orderly stop could not be written");
+                        tracing::error!(%error, "the graceful stop could not be recorded");
                     }
                 }
             }

@@ -21,7 +21,7 @@ impl Time {
         if latest.since(wall) > 1000 {
             tracing::warn!(
                 behind_ms = latest.since(wall),
-                "the wall clock is behind the times already written; going on from those"
+                "the wall clock is behind the times already written; continuing from those"
             );
         }
         Self {

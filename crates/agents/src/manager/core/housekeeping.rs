@@ -44,7 +44,7 @@ pub(in super::super) async fn housekeep(core: Arc<Core>, mut gave_up: mpsc::Rece
             if degraded {
                 tracing::warn!(
                     status = "degraded",
-                    "control plane out of reach; cameras go on under their outage policy"
+                    "control plane unreachable; cameras continue under their outage policy"
                 );
                 let mut state = core.state();
                 state.validated = false;
@@ -52,7 +52,7 @@ pub(in super::super) async fn housekeep(core: Arc<Core>, mut gave_up: mpsc::Rece
             } else {
                 tracing::info!(
                     status = "ok",
-                    "control plane answers; everything held is validated first"
+                    "control plane reachable again; validating everything held first"
                 );
                 core.beat.notify_one();
             }

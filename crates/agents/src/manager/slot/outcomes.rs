@@ -58,7 +58,7 @@ impl Slot {
             Verdict::GiveUp => {
                 tracing::error!(
                     shard = self.index,
-                    "worker crashed again and again; its cameras go back to the pool"
+                    "worker crashed repeatedly; its cameras go back to the pool"
                 );
                 self.start_at = now.plus(RETRY_MS);
                 // A full queue has this slot in it already, or will be asked again by the next crash.
@@ -129,7 +129,7 @@ impl Slot {
                         tracing::warn!(
                             worker = process.id,
                             status = outcome.map(|status| status.as_u16()),
-                            "worker did not take its cameras"
+                            "worker did not accept its cameras"
                         );
                         // It may have taken a part of them.
                         if !lacks {

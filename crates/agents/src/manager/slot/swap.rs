@@ -37,7 +37,7 @@ impl Slot {
     pub(super) fn begin_swap(&mut self, wanted: Shard, desired: &Desired) {
         match self.launch(wanted, false, desired) {
             Ok(green) => {
-                tracing::info!(worker = green.id, "worker with the new command prepares");
+                tracing::info!(worker = green.id, "worker with the new command preparing");
                 self.green = Some((green, Swap::Preparing));
             }
             Err(error) => {

@@ -105,7 +105,7 @@ pub async fn run(
     // breaks off what takes too long.
     workers.tasks.detach_all();
     if let Err(error) = program.coordinator.stop().await {
-        tracing::warn!(instance = %program.coordinator.instance_id(), %error, "stopped without an answer of the store: what is left ends with its ttl");
+        tracing::warn!(instance = %program.coordinator.instance_id(), %error, "stopped without an answer from the store; remaining leases expire with their ttl");
     }
     refused.map_or(Ok(()), |error| Err(super::Error::Store(error).into()))
 }

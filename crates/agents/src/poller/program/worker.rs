@@ -181,7 +181,7 @@ impl Program {
             .filter(|seconds| {
                 let fits = self.settings.check_interval(*seconds);
                 if let Err(error) = &fits {
-                    tracing::warn!(target = target.id, %error, "the target's own interval is left out");
+                    tracing::warn!(target = target.id, %error, "the target's own interval is ignored");
                 }
                 fits.is_ok()
             })

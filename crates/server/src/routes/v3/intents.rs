@@ -84,7 +84,7 @@ async fn intent(
         }
     });
     let outcome = carried_out.await.unwrap_or_else(|error| {
-        tracing::error!(%error, "an intent was not carried out");
+        tracing::error!(%error, "an intent failed");
         Err(Reject::new(
             Code::InternalError,
             "the intent was not carried out",

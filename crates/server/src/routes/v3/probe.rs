@@ -101,7 +101,7 @@ pub(super) async fn give_back(app: &App, session: &Session) {
             }
             match release(&app, &key, &holder).await {
                 Ok(()) => return,
-                Err(error) => tracing::info!(%key, %error, "cannot give a service back yet"),
+                Err(error) => tracing::info!(%key, %error, "cannot release a service yet"),
             }
             if app.closing().is_cancelled() {
                 return;
