@@ -99,7 +99,7 @@ pub struct AcquireRequest {
     /// incarnation, it gets the same lease again. Kept as the label `request`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request_id: Option<String>,
-    /// Whether the holder's proven death releases it at once.
+    /// Whether the holder's proven death releases it immediately.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub release_on_death: Option<bool>,
     /// Refuse when the holder has this many leases of the kind already.

@@ -16,7 +16,7 @@ pub struct CredentialRequest {
     /// The only tenant it may see.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant_id: Option<String>,
-    /// How long it is let in; for ever when absent.
+    /// How long it is valid; forever when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<f64>, minimum = 1)]
     pub expires_in_seconds: Option<Seconds>,
@@ -54,7 +54,7 @@ pub struct Credential {
     /// When its secret was last replaced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rotated_at: Option<Time>,
-    /// Until when the secret before is let in as well.
+    /// Until when the old secret is also valid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub previous_until: Option<Time>,
     /// When it was revoked.

@@ -20,7 +20,7 @@ pub struct DeploymentRequest {
     /// The version to move from; the one that most of the group's runners have when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from_version: Option<String>,
-    /// How many cameras are shifted at once: 1 to 1000, 4 when absent.
+    /// How many cameras are shifted at a time: 1 to 1000, 4 when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 1000, default = 4)]
     pub step: Option<u32>,
@@ -47,7 +47,7 @@ pub struct Deployment {
     pub state: String,
     /// What it waits for, or why it ended.
     pub note: String,
-    /// How many cameras are shifted at once.
+    /// How many cameras are shifted at a time.
     pub step: u32,
     /// How long shifted cameras may take until they are working.
     #[schema(value_type = f64)]

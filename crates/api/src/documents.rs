@@ -128,7 +128,7 @@ pub struct ZoneDocument {
     /// Its number: unique within its camera or site. Required for a new zone.
     #[schema(value_type = Option<i64>, minimum = 1, maximum = 4_294_967_295_u32)]
     pub zone_id: Option<u32>,
-    /// What people call it: 1 to 255 bytes. Required for a new zone.
+    /// Its display name: 1 to 255 bytes. Required for a new zone.
     #[schema(min_length = 1, max_length = 255)]
     pub name: Option<String>,
     /// Whether motion inside it counts. Required for a new zone.

@@ -228,7 +228,7 @@ pub struct History {
 /// Whether the history is as it was written.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Verification {
-    /// True when nothing is wrong in the part that was looked at.
+    /// True when nothing is wrong in the part that was checked.
     pub sound: bool,
     /// What is wrong, oldest first.
     pub faults: Vec<HistoryFault>,
@@ -236,14 +236,14 @@ pub struct Verification {
     pub events: u64,
     /// How many of the newest revisions are not sealed yet: nothing can be said about their past.
     pub unsealed: u64,
-    /// The first revision that was looked at.
+    /// The first revision that was checked.
     pub from: u64,
     /// The newest revision.
     pub newest: u64,
-    /// The last seal that was looked at. Noted elsewhere, it shows any later rewriting.
+    /// The last seal that was checked. Noted elsewhere, it reveals any later rewriting.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub head: Option<SealHead>,
-    /// Where to go on, when there is more than one answer can check: pass it as `after`.
+    /// Where to continue, when there is more than one answer can check: pass it as `after`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_after: Option<u64>,
 }

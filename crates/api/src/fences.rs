@@ -17,7 +17,7 @@ pub struct FencedToken {
     pub token: u64,
 }
 
-/// Many tokens at once.
+/// Many tokens in one request.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FenceCheck {

@@ -54,11 +54,11 @@ pub struct HolderPresence {
     pub incarnation: String,
     /// Since when it is there.
     pub since: Time,
-    /// The last sign of life.
+    /// The last heartbeat.
     pub last_seen: Time,
-    /// Until when it counts as there.
+    /// Until when it counts as present.
     pub expires_at: Time,
-    /// How long each sign of life lasts.
+    /// How long each announcement lasts.
     pub ttl_seconds: Seconds,
     /// The token of its presence.
     pub token: u64,
@@ -92,7 +92,7 @@ pub struct HolderList {
     pub next_cursor: Option<String>,
 }
 
-/// A holder left in good order.
+/// A holder left gracefully.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct HolderRemoved {
     /// Always true.

@@ -99,7 +99,7 @@ pub struct Lease {
     pub renewed_at: Option<Time>,
     /// `pending`, `active`, `expired`, `released` or `revoked`.
     pub status: String,
-    /// The last sign of life: the last renewal, or the grant.
+    /// The last heartbeat: the last renewal, or the grant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_heartbeat: Option<Time>,
     /// What the holder last reported about its work.
@@ -115,7 +115,7 @@ pub struct Lease {
     /// What happens while the holder cannot reach the authority.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_outage: Option<OutagePolicy>,
-    /// Whether the holder's proven death releases it at once.
+    /// Whether the holder's proven death releases it immediately.
     #[serde(default)]
     pub release_on_death: bool,
     /// Further facts that were given at acquire.

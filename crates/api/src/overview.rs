@@ -70,7 +70,7 @@ pub struct Replica {
     pub started_at: Time,
     /// How it is.
     pub status: ReplicaStatus,
-    /// Its last sign of life, on the authority's clock. Absent when it is gone.
+    /// Its last renewal, on the authority's clock. Absent when it is gone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seen_at: Option<Time>,
     /// When it was found to be gone.

@@ -11,7 +11,7 @@ use crate::{Check, Seconds};
 pub struct OutagePolicy {
     /// `fail_closed`, `hold` or `continue`.
     pub policy: String,
-    /// How long the holder goes on; needed with `hold` and `continue`.
+    /// How long the holder continues; required with `hold` and `continue`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grace_seconds: Option<Seconds>,
 }

@@ -225,7 +225,7 @@ impl From<lease::Invalid> for FieldError {
     }
 }
 
-/// Who stands in the way of a grant.
+/// Who holds a key that was refused.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ProblemHolder {
     /// The key that is held.
@@ -298,7 +298,7 @@ pub struct Problem {
     /// The same as `detail`.
     #[serde(default)]
     pub message: String,
-    /// Who stands in the way, for `LEASE_ALREADY_HELD`.
+    /// Who holds the key, for `LEASE_ALREADY_HELD`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<ProblemHolder>,
     /// The same as `held.holder`.

@@ -45,7 +45,7 @@ impl RenewRequest {
     }
 }
 
-/// A sign of life for one lease, which renews it.
+/// A heartbeat for one lease, which renews it.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct HeartbeatRequest {
@@ -81,7 +81,7 @@ pub struct Success {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RevokeRequest {
-    /// Why: 1 to 512 bytes. The holder is told.
+    /// Why: 1 to 512 bytes. The holder is notified.
     pub reason: String,
 }
 

@@ -102,9 +102,9 @@ pub struct Runner {
     /// What it last reported.
     #[serde(default)]
     pub metrics: Map<String, Value>,
-    /// When it came.
+    /// When it registered.
     pub registered_at: Time,
-    /// When it was last heard of.
+    /// When it last sent a heartbeat.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_heartbeat: Option<Time>,
     /// Until when it counts as present.
@@ -135,7 +135,7 @@ pub struct RunnerRemoved {
     pub leases_released: usize,
 }
 
-/// A runner's sign of life.
+/// A runner's heartbeat.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RunnerHeartbeatRequest {
@@ -144,7 +144,7 @@ pub struct RunnerHeartbeatRequest {
     pub current_load: u32,
     /// Whatever it reports.
     pub metrics: Map<String, Value>,
-    /// The ids of the leases it believes to have: the answer says which of them are lost.
+    /// The ids of the leases it believes it has: the answer says which of them are lost.
     pub active_leases: Vec<String>,
     /// This process start, as at its registration.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -153,7 +153,7 @@ pub struct RunnerHeartbeatRequest {
     /// failed on all of them.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub camera_status: BTreeMap<String, CameraStatus>,
-    /// The revision of the newest change that it has heard of: the answer is at least as new.
+    /// The revision of the newest change that it has seen: the answer is at least as new.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub revision: Option<u64>,
 }
@@ -174,7 +174,7 @@ pub struct CameraStatus {
 pub struct RunnerHeartbeatAnswer {
     /// Always true.
     pub success: bool,
-    /// `active`, `draining` or `cordoned`: what the runner is told to do.
+    /// `active`, `draining` or `cordoned`: what the runner is ordered to do.
     #[serde(default)]
     pub status: String,
     /// When the next one is due.

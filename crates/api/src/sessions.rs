@@ -40,7 +40,7 @@ pub fn stream_file(file: &str) -> Option<(&'static str, bool)> {
     }
 }
 
-/// What somebody wants. The server only writes it down; a worker does it.
+/// What a client wants. The server only records it; a worker does it.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct IntentRequest {
@@ -79,7 +79,7 @@ pub struct IntentParams {
     pub mode: Option<String>,
 }
 
-/// The intent was written down.
+/// The intent was recorded.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct IntentAnswer {
     /// The session that does it.
@@ -129,7 +129,7 @@ pub struct SessionView {
     pub lease_expires_at: Time,
     /// How often to send a heartbeat, in whole seconds.
     pub heartbeat_interval: u64,
-    /// The last sign of life.
+    /// The last heartbeat.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_heartbeat: Option<Time>,
     /// The tuner slot it has.
@@ -164,7 +164,7 @@ pub struct SessionHeartbeat {
 /// `GET`: what may be asked for.
 pub const PROFILES: &str = "/api/v3/profiles";
 
-/// What may be asked for.
+/// What can be requested.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ProfileList {
     /// The configured profiles, by name.

@@ -28,7 +28,7 @@ enum Granted {
     Many(LeaseList),
 }
 
-/// Ask for a key, for all of several keys, for any of a pool, or for a camera.
+/// Acquire a key, all of several keys, any one of a pool, or a camera.
 ///
 /// The same holder and incarnation gets the same lease again, refreshed. A caller that names no
 /// incarnation gets one made up, in the answer: it is then a holder of its own. With `wait_seconds` the request

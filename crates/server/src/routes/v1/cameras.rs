@@ -160,7 +160,7 @@ async fn show(
     answer(&app, &caller, StatusCode::OK, found).await
 }
 
-/// Change the fields that are named. With `If-Match` only the version that was read.
+/// Change the given fields. With `If-Match`, only if the version is the one that was read.
 #[utoipa::path(put, path = paths::SITE_CAMERA, tag = "cameras", security(("bearer" = ["runners:admin"])),
     params(("tenant_id" = String, Path), ("site_id" = String, Path), ("camera_uuid" = String, Path),
         ("If-Match" = Option<String>, Header, description = "The ETag that was read")),
@@ -192,7 +192,7 @@ async fn change(
     answer(app, caller, StatusCode::OK, found).await
 }
 
-/// Remove a camera. Whoever holds it loses it.
+/// Remove a camera. Its holder loses it.
 #[utoipa::path(delete, path = paths::SITE_CAMERA, tag = "cameras", security(("bearer" = ["runners:admin"])),
     params(("tenant_id" = String, Path), ("site_id" = String, Path), ("camera_uuid" = String, Path),
         ("If-Match" = Option<String>, Header, description = "The ETag that was read")),

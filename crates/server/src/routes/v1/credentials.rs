@@ -24,7 +24,7 @@ pub(super) fn router() -> OpenApiRouter<App> {
         .routes(routes!(rotate))
 }
 
-/// The credentials that were made, oldest first; configured ones are not among them.
+/// The credentials in the store, oldest first; configured ones are not listed.
 #[utoipa::path(get, path = paths::CREDENTIALS, tag = "credentials", security(("bearer" = ["credentials:admin"])),
     responses((status = 200, body = CredentialList)))]
 async fn list(
@@ -39,7 +39,7 @@ async fn list(
     }))
 }
 
-/// Makes a credential, which may do no more than the one that makes it. Its secret is shown this once.
+/// Create a credential with no more permissions than the caller's own. Its secret is shown only once.
 #[utoipa::path(post, path = paths::CREDENTIALS, tag = "credentials", security(("bearer" = ["credentials:admin"])),
     request_body = CredentialRequest,
     responses((status = 201, body = CredentialSecret),
@@ -58,7 +58,7 @@ async fn create(
     Ok((StatusCode::CREATED, Json(shown(&app, &created).await)))
 }
 
-/// Gives a credential a new secret. The one before is let in for `grace_seconds` more.
+/// Rotate a credential's secret. The old one remains valid for `grace_seconds`.
 #[utoipa::path(post, path = paths::CREDENTIAL_ROTATE, tag = "credentials", security(("bearer" = ["credentials:admin"])),
     params(("credential_id" = String, Path)), request_body = RotateRequest,
     responses((status = 200, body = CredentialSecret), (status = 404, description = "Unknown, or revoked")))]
@@ -81,7 +81,7 @@ async fn rotate(
     Ok(Json(shown(&app, &rotated).await))
 }
 
-/// Revokes a credential: it is refused, its logins end, and so do its open streams, on every replica.
+/// Revoke a credential: every replica refuses it and ends its logins and open streams.
 #[utoipa::path(delete, path = paths::CREDENTIAL, tag = "credentials", security(("bearer" = ["credentials:admin"])),
     params(("credential_id" = String, Path)),
     responses((status = 200, body = Success), (status = 404, description = "Unknown, or revoked already")))]

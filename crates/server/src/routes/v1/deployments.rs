@@ -45,7 +45,7 @@ async fn list(
     }))
 }
 
-/// Begins to move the cameras of a group to another version.
+/// Start moving the cameras of a group to another version.
 #[utoipa::path(post, path = paths::DEPLOYMENTS, tag = "deployments", security(("bearer" = ["runners:admin"])),
     request_body = DeploymentRequest,
     responses((status = 201, body = Deployment),
@@ -83,7 +83,7 @@ async fn ordered(
     deployments::shown(app, &found).await.map(Json)
 }
 
-/// Shifts nothing further.
+/// Pause a deployment: nothing further is shifted.
 #[utoipa::path(post, path = paths::DEPLOYMENT_PAUSE, tag = "deployments", security(("bearer" = ["runners:admin"])),
     params(("tenant_id" = String, Path), ("site_id" = String, Path), ("deployment_group" = String, Path)),
     responses((status = 200, body = Deployment), (status = 404, description = "Unknown"),
@@ -96,7 +96,7 @@ async fn pause(
     ordered(&app, &caller, &group, Order::Pause).await
 }
 
-/// Shifts cameras again.
+/// Resume a deployment.
 #[utoipa::path(post, path = paths::DEPLOYMENT_RESUME, tag = "deployments", security(("bearer" = ["runners:admin"])),
     params(("tenant_id" = String, Path), ("site_id" = String, Path), ("deployment_group" = String, Path)),
     responses((status = 200, body = Deployment), (status = 404, description = "Unknown"),
@@ -109,7 +109,7 @@ async fn resume(
     ordered(&app, &caller, &group, Order::Resume).await
 }
 
-/// Gives every camera back to the version before.
+/// Roll a deployment back: every camera returns to the previous version.
 #[utoipa::path(post, path = paths::DEPLOYMENT_ROLLBACK, tag = "deployments", security(("bearer" = ["runners:admin"])),
     params(("tenant_id" = String, Path), ("site_id" = String, Path), ("deployment_group" = String, Path)),
     responses((status = 200, body = Deployment), (status = 404, description = "Unknown")))]

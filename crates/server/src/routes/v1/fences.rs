@@ -14,7 +14,7 @@ pub(super) fn router() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(check))
 }
 
-/// What a receiver asks before it believes what came with a token. An answer per token.
+/// Check fencing tokens before acting on what came with them. One answer per token.
 #[utoipa::path(post, path = paths::FENCES_CHECK, tag = "fences", security(("bearer" = ["leases:read"])),
     request_body = FenceCheck, responses((status = 200, body = FenceVerdicts)))]
 async fn check(

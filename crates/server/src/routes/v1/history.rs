@@ -103,7 +103,7 @@ struct Check {
     after: Option<u64>,
 }
 
-/// Hold the history against its seals, and prove that no two owners' times overlap.
+/// Check the history against its seals, and prove that no two owners overlapped.
 #[utoipa::path(get, path = paths::HISTORY_VERIFY, tag = "events",
     security(("bearer" = ["leases:read"])), params(Check),
     responses((status = 200, body = Verification)))]

@@ -36,7 +36,7 @@ pub(super) fn router() -> OpenApiRouter<App> {
         .routes(routes!(stream))
 }
 
-/// Say that a holder is there; again before the ttl is over, to stay.
+/// Announce a holder's presence; repeat before the ttl is over to keep it.
 #[utoipa::path(put, path = paths::HOLDER, tag = "holders", security(("bearer" = ["leases:write"])),
     params(("name" = String, Path)), request_body = PresenceRequest,
     responses((status = 200, body = HolderPresence), (status = 409, description = "Another incarnation of this name is there")))]
@@ -56,7 +56,7 @@ async fn present(
     }
 }
 
-/// A holder leaves in good order: everything it has is released.
+/// A holder leaves gracefully: everything it has is released.
 ///
 /// A process names its incarnation, so that it can end only its own presence: when a successor of the
 /// same name is there, nothing happens. Without one, whoever is there leaves.
@@ -112,7 +112,7 @@ struct Filter {
     cursor: Option<String>,
 }
 
-/// Who is there, in the order of names.
+/// The holders that are present, ordered by name.
 #[utoipa::path(get, path = paths::HOLDERS, tag = "holders", security(("bearer" = ["leases:read"])),
     params(Filter), responses((status = 200, body = HolderList)))]
 async fn list(

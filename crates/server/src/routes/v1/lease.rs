@@ -19,7 +19,7 @@ pub(super) fn router() -> OpenApiRouter<App> {
         .routes(routes!(revoke))
 }
 
-/// A lease, also when it is over, as long as the history remembers it.
+/// A lease, including one that has ended, for as long as the history keeps it.
 #[utoipa::path(get, path = paths::LEASE, tag = "leases", security(("bearer" = ["leases:read"])),
     params(("lease_id" = String, Path)),
     responses((status = 200, body = Lease), (status = 404, description = "Unknown")))]
@@ -54,7 +54,7 @@ async fn validate(
     }))
 }
 
-/// Give the lease back. Twice is fine.
+/// Release the lease. Idempotent.
 #[utoipa::path(delete, path = paths::RELEASE, tag = "leases", security(("bearer" = ["leases:write"])),
     params(("lease_id" = String, Path)),
     responses((status = 200, body = Success), (status = 404, description = "Unknown")))]
@@ -74,7 +74,7 @@ async fn release(
     Ok(Json(Success { success: true }))
 }
 
-/// Take the lease away. Its holder is told at once.
+/// Revoke the lease. Its holder is notified immediately.
 #[utoipa::path(post, path = paths::REVOKE, tag = "leases", security(("bearer" = ["leases:admin"])),
     params(("lease_id" = String, Path)), request_body = RevokeRequest,
     responses((status = 200, body = Lease), (status = 404, description = "Unknown"), (status = 410, description = "Over already")))]

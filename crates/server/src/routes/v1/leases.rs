@@ -45,7 +45,7 @@ struct Filter {
     cursor: Option<String>,
 }
 
-/// Live leases in the order of their keys, or those that match.
+/// Live leases ordered by key, or those that match.
 #[utoipa::path(get, path = paths::LEASES, tag = "leases", security(("bearer" = ["leases:read"])),
     params(Filter), responses((status = 200, body = LeaseList)))]
 async fn list(

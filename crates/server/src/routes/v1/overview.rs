@@ -102,7 +102,7 @@ impl Looked {
     }
 }
 
-/// Who makes this request, and what it may do.
+/// The caller of this request, and its permissions.
 #[utoipa::path(get, path = ME, tag = "overview", security(("bearer" = [])),
     responses((status = 200, body = Me, description = "The caller")))]
 async fn me(Authenticated(caller): Authenticated) -> Json<Me> {

@@ -25,7 +25,7 @@ pub(super) fn router() -> OpenApiRouter<App> {
         .routes(routes!(heartbeat))
 }
 
-/// Keep many leases of one holder, or all of them, in one step: an answer per lease, or a brief one.
+/// Renew many leases of one holder, or all of them, in one step: one answer per lease, or a brief one.
 #[utoipa::path(post, path = paths::RENEW_MANY, tag = "leases", security(("bearer" = ["leases:write"])),
     request_body = RenewManyRequest, responses((status = 200, body = RenewedList)))]
 async fn renew_many(
@@ -54,7 +54,7 @@ async fn renew_many(
     }))
 }
 
-/// Keep one lease.
+/// Renew one lease.
 #[utoipa::path(put, path = paths::RENEW, tag = "leases", security(("bearer" = ["leases:write"])),
     params(("lease_id" = String, Path)), request_body = RenewRequest,
     responses((status = 200, body = Lease), (status = 404, description = "Unknown"), (status = 410, description = "Over")))]
@@ -70,7 +70,7 @@ async fn renew(
     Ok(Json(Lease::from(&lease)))
 }
 
-/// A sign of life for one lease, which renews it.
+/// A heartbeat for one lease, which renews it.
 #[utoipa::path(post, path = paths::HEARTBEAT, tag = "leases", security(("bearer" = ["leases:write"])),
     params(("lease_id" = String, Path)), request_body = HeartbeatRequest,
     responses((status = 200, body = HeartbeatAnswer), (status = 404, description = "Unknown"), (status = 410, description = "Over")))]

@@ -31,7 +31,7 @@ pub(super) fn router() -> OpenApiRouter<App> {
         .routes(routes!(drain))
 }
 
-/// A runner comes, or comes back.
+/// Register a runner, for the first time or again.
 ///
 /// A new incarnation is let in once the one before is no longer present; what that one had is released.
 #[utoipa::path(post, path = paths::RUNNER_REGISTER, tag = "runners", security(("bearer" = ["runners:write"])),
@@ -90,7 +90,7 @@ async fn show(
     runners::shown(&app, &found).await.map(Json)
 }
 
-/// A runner goes for good; what it has is free at once.
+/// Remove a runner for good; what it has is free immediately.
 #[utoipa::path(delete, path = paths::RUNNER, tag = "runners", security(("bearer" = ["runners:write"])),
     params(("runner_id" = String, Path), OfTenant),
     responses((status = 200, body = RunnerRemoved), (status = 404, description = "Unknown")))]
@@ -107,7 +107,7 @@ async fn remove(
     }))
 }
 
-/// A sign of life: renews everything the runner has, and answers everything it should know.
+/// A runner's heartbeat: renews everything it has, and returns everything it should know.
 #[utoipa::path(put, path = paths::RUNNER_HEARTBEAT, tag = "runners", security(("bearer" = ["runners:write"])),
     params(("runner_id" = String, Path), OfTenant), request_body = RunnerHeartbeatRequest,
     responses((status = 200, body = RunnerHeartbeatAnswer), (status = 404, description = "Unknown"),
@@ -135,7 +135,7 @@ async fn ordered(
     runners::shown(app, &found).await.map(Json)
 }
 
-/// The runner keeps what it has and gets nothing new.
+/// Cordon a runner: it keeps what it has and gets nothing new.
 #[utoipa::path(post, path = paths::RUNNER_CORDON, tag = "runners", security(("bearer" = ["runners:admin"])),
     params(("runner_id" = String, Path), OfTenant),
     responses((status = 200, body = leasehold_api::Runner), (status = 404, description = "Unknown")))]
@@ -148,7 +148,7 @@ async fn cordon(
     ordered(&app, &caller, of.named(&id), RunnerStatus::Cordoned, false).await
 }
 
-/// The runner takes work again.
+/// Uncordon a runner: it takes work again.
 #[utoipa::path(post, path = paths::RUNNER_UNCORDON, tag = "runners", security(("bearer" = ["runners:admin"])),
     params(("runner_id" = String, Path), OfTenant),
     responses((status = 200, body = leasehold_api::Runner), (status = 404, description = "Unknown")))]
@@ -167,12 +167,12 @@ async fn uncordon(
 struct HowToDrain {
     /// Whose, where several tenants have one of this name.
     tenant_id: Option<String>,
-    /// Everything at once, instead of handing it over in batches.
+    /// Give everything up immediately, instead of handing it over in batches.
     #[serde(default)]
     hard: bool,
 }
 
-/// The runner gives everything up and gets nothing new.
+/// Drain a runner: it gives everything up and gets nothing new.
 #[utoipa::path(post, path = paths::RUNNER_DRAIN, tag = "runners", security(("bearer" = ["runners:admin"])),
     params(("runner_id" = String, Path), HowToDrain),
     responses((status = 200, body = leasehold_api::Runner), (status = 404, description = "Unknown")))]

@@ -132,7 +132,7 @@ async fn show(
     Ok(Json(read(&app, key(&id)?).await?))
 }
 
-/// Change the fields that are named; `null` removes one. A target that does not exist is added.
+/// Change the given fields; `null` removes one. A target that does not exist is added.
 #[utoipa::path(put, path = paths::TARGET, tag = "targets", security(("bearer" = ["runners:admin"])),
     params(("target_id" = String, Path)), request_body = TargetDocument,
     responses((status = 200, description = "The target as it is now", body = TargetDocument),
@@ -155,7 +155,7 @@ async fn change(
     Ok(Json(read(&app, key).await?))
 }
 
-/// Remove a target. Whoever polls it stops.
+/// Remove a target. Its poller stops.
 #[utoipa::path(delete, path = paths::TARGET, tag = "targets", security(("bearer" = ["runners:admin"])),
     params(("target_id" = String, Path)),
     responses((status = 200, description = "Removed", body = Success), (status = 404, description = "Unknown")))]

@@ -85,7 +85,7 @@ async fn show(
     Ok(answer(StatusCode::OK, found))
 }
 
-/// Change the fields that are named. With `If-Match` only the version that was read.
+/// Change the given fields. With `If-Match`, only if the version is the one that was read.
 #[utoipa::path(put, path = paths::SITE_ZONE, tag = "zones", security(("bearer" = ["runners:admin"])),
     params(("tenant_id" = String, Path), ("site_id" = String, Path), ("zone_id" = String, Path),
         ("If-Match" = Option<String>, Header, description = "The ETag that was read")),

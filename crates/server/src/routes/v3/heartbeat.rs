@@ -20,7 +20,7 @@ pub(super) fn router() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(heartbeat))
 }
 
-/// The client is still there. Twice within half the interval changes nothing.
+/// A session's heartbeat. A second one within half the interval changes nothing.
 #[utoipa::path(post, path = HEARTBEAT, tag = "sessions", security(("bearer" = ["v3:read"])),
     params(("session_id" = String, Path)),
     responses((status = 200, body = SessionHeartbeat), (status = 404, description = "Unknown"),
