@@ -57,6 +57,7 @@ mod peers;
 mod presence;
 mod registry;
 mod remote;
+pub mod sessions;
 mod sites;
 mod sse;
 pub mod stream;

@@ -21,8 +21,7 @@ use std::{
 };
 
 use lease::{
-    Authority, Clock, Error, Event, EventCause, EventKind, Holder, HolderName, Key, Labels,
-    REQUEST, TENANT, Watching,
+    Authority, Clock, Error, Event, EventCause, EventKind, Holder, HolderName, Key, Watching,
     session::{self, Session, State},
 };
 use leasehold_client::{Announced, Change, Follower, Keeper, Presence, keeper};
@@ -91,21 +90,6 @@ impl Context {
 /// The pauses between attempts while the authority is out of reach.
 fn retries() -> Backoff {
     Backoff::new(50, 2_000)
-}
-
-/// What a session's leases say about it. A session has one tuner, however often it is asked for: its id is
-/// that of the request, too (L5).
-fn labels(session: &Session) -> Labels {
-    let mut labels = vec![
-        (
-            "session".to_owned(),
-            session::key(session.session_id).to_string(),
-        ),
-        (REQUEST.to_owned(), session.session_id.to_string()),
-    ];
-    let tenant = session.tenant.clone();
-    labels.extend(tenant.map(|tenant| (TENANT.to_owned(), tenant)));
-    Labels::new(labels.into_iter().collect()).unwrap_or_default()
 }
 
 /// A worker of sessions.

@@ -12,18 +12,13 @@ use futures_util::{
     stream::{self, FuturesUnordered},
 };
 use lease::{
-    Authority, Clock, Event, EventKind, Expect, Holder, Key, LeaseQuery, Record, Status,
-    Transaction, Watching, Write,
-    session::{self, Reason, SERVICE_KIND, Session, State},
+    Authority, Clock, Event, EventKind, Holder, Key, LeaseQuery, Record, Status, Watching,
+    session::{self, SERVICE_KIND, Session, State},
 };
-use leasehold_client::{Change, Follower};
+use leasehold_client::{Change, Follower, sessions::Changed};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::{
-    WORKER_KIND,
-    metrics::Metrics,
-    records::{Changed, Records},
-};
+use super::{WORKER_KIND, metrics::Metrics, records::Records};
 
 /// How many sessions are ended at once. Enough to let a store decide many in one step; beyond it the
 /// events wait, and a watch that waits too long turns into a sweep.
@@ -195,7 +190,7 @@ impl Task {
                 }
                 if !session.state.is_terminal() {
                     suspects.push((record.key, session));
-                } else if now.since(session.updated_at) >= self.options.remember_ms {
+                } else if session::is_forgettable(&session, now, self.options.remember_ms) {
                     old.push(record);
                 }
             }
@@ -261,61 +256,31 @@ impl Task {
 
     /// Ends a session that no worker has. A worker stops its pipeline first and writes the end itself.
     async fn expire(&self, key: &Key) {
-        let mut previous = State::New;
-        let changed = self
-            .records
-            .change(key, &[], |session, now| {
-                previous = session.state;
-                session.stop_reason = Some("LEASE_EXPIRED".into());
-                session.worker.is_none()
-                    && session.become_state(State::Stopped, Reason::LeaseExpired, now)
-            })
-            .await;
-        match changed {
-            Ok(Changed::Done(_)) => {
+        match self.records.change(key, session::expire).await {
+            Ok(Changed::Done { previous, .. }) => {
                 log_expired(key, previous);
                 self.metrics.expired(previous);
             }
-            Ok(Changed::Declined(_) | Changed::Missing) => {}
+            Ok(Changed::Declined(..) | Changed::Missing) => {}
             Err(error) => tracing::info!(%key, %error, "cannot expire a session yet"),
         }
     }
 
     async fn worker_lost(&self, key: &Key, worker: &Holder) {
-        let changed = self
-            .records
-            .change(key, &[], |session, now| {
-                session.reason_detail = Some(format!("worker {worker} is gone"));
-                session.worker.as_ref() == Some(worker)
-                    && session.become_state(State::Failed, Reason::WorkerLost, now)
-            })
-            .await;
-        match changed {
-            Ok(Changed::Done(_)) => {
+        let lost = |loaded: &_, now| session::worker_lost(loaded, worker, now);
+        match self.records.change(key, lost).await {
+            Ok(Changed::Done { .. }) => {
                 tracing::warn!(%key, %worker, "session failed: its worker is gone");
             }
-            Ok(Changed::Declined(_) | Changed::Missing) => {}
+            Ok(Changed::Declined(..) | Changed::Missing) => {}
             Err(error) => tracing::info!(%key, %error, "cannot end a lost worker's session yet"),
         }
     }
 
     async fn forget(&self, old: &[Record]) -> Result<(), lease::Error> {
-        let expect = old.iter().map(|record| Expect {
-            key: record.key.clone(),
-            revision: Some(record.revision),
-        });
-        let writes = old.iter().map(|record| Write {
-            key: record.key.clone(),
-            value: None,
-            note: Some("forgotten".into()),
-        });
-        let transaction = Transaction {
-            expect: expect.collect(),
-            writes: writes.collect(),
-            ..Transaction::default()
-        };
         // On a conflict somebody else forgets them, or the next look does.
-        self.records.authority.commit(transaction).await.map(drop)
+        let committed = self.records.authority.commit(session::forget(old)).await;
+        committed.map(drop)
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use lease::{
     Departure, Error, Holder, Key,
-    session::{self, Reason, Session, State},
+    session::{self, Session},
 };
 
 use leasehold_clock::Backoff;
@@ -45,19 +45,10 @@ async fn attempt(
             let Ok(session) = Session::from_record(record) else {
                 continue;
             };
-            let ours = session
-                .worker
-                .as_ref()
-                .is_some_and(|worker| worker.name == holder.name && worker != holder);
-            if session.state.is_terminal() || !ours {
-                continue;
+            if !session.state.is_terminal() && session.is_of_predecessor(holder) {
+                let restarted = |loaded: &_, now| session::worker_restarted(loaded, holder, now);
+                records.change(&record.key, restarted).await?;
             }
-            records
-                .change(&record.key, &[], |session, now| {
-                    session.reason_detail = Some("its worker restarted".into());
-                    session.become_state(State::Failed, Reason::WorkerLost, now)
-                })
-                .await?;
         }
     }
     let released = records
@@ -92,7 +83,7 @@ pub(super) async fn remove_leftovers(
             continue;
         }
         let over = match records.read(&key).await? {
-            Some((session, _)) => session.state.is_terminal(),
+            Some(session) => session.state.is_terminal(),
             None => output::is_abandoned(&folder.path(), own).await,
         };
         // Asked again: a session that this worker ends removes its folder by itself.

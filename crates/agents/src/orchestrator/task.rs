@@ -2,9 +2,9 @@
 
 use lease::{
     Acquire, Key, LeaseRef, Want,
-    session::{Reason, Session, State},
+    session::{self, Declined, Ending, Reason, Session, State, Unclaimed},
 };
-use leasehold_client::{Guard, Keeper, keeper};
+use leasehold_client::{Guard, Keeper, keeper, sessions::Changed};
 use tokio::sync::watch;
 
 use super::{
@@ -12,7 +12,6 @@ use super::{
     metrics::Start,
     output,
     pipeline::{self, Failure, Job, Pipeline},
-    records::Changed,
 };
 
 /// What a session's task is told from outside.
@@ -30,35 +29,14 @@ pub(super) enum Order {
     Shutdown,
 }
 
-/// How a session is to end.
-struct Ending {
-    state: State,
-    reason: Reason,
-    outcome: Option<&'static str>,
-    detail: Option<String>,
-}
-
-impl Ending {
-    fn new(state: State, reason: Reason) -> Self {
-        Self {
-            state,
-            reason,
-            outcome: None,
-            detail: None,
-        }
-    }
-
-    fn detail(mut self, detail: &impl ToString) -> Self {
-        self.detail = Some(detail.to_string());
-        self
-    }
-
-    fn ordered(order: Order) -> Option<Self> {
-        match order {
-            Order::Go => None,
-            Order::Stop | Order::Gone => Some(Self::new(State::Stopped, Reason::ClientStop)),
-            Order::Expired => Some(Self::new(State::Stopped, Reason::LeaseExpired)),
-            Order::Shutdown => Some(Self::new(State::Stopped, Reason::Shutdown)),
+impl Order {
+    /// How a session ends by it.
+    fn ending(self) -> Option<Ending> {
+        match self {
+            Self::Go => None,
+            Self::Stop | Self::Gone => Some(Ending::Stopped),
+            Self::Expired => Some(Ending::Expired),
+            Self::Shutdown => Some(Ending::Shutdown),
         }
     }
 }
@@ -73,10 +51,10 @@ struct Held {
 
 /// What a worker finds when it reaches for a session.
 enum Claim {
-    /// It is this worker's, and it is to be started.
-    Ours(Box<Session>),
+    /// It is this worker's, and it is to be started. Whether its own lease was still there.
+    Ours(Box<Session>, bool),
     /// It is this worker's and was at work, but nothing of it runs here: only its end is missing.
-    Stray(State),
+    Stray(Ending),
     /// It is somebody else's, or over.
     No,
 }
@@ -85,13 +63,13 @@ enum Claim {
 pub(super) async fn run(context: &Context, key: &Key, mut orders: watch::Receiver<Order>) {
     let mut held = Held::default();
     let ending = match claim(context, key).await {
-        Ok(Claim::Ours(session)) => match start(context, &session, &mut held, &mut orders).await {
-            Ok(()) => stream(context, &mut held, &mut orders).await,
-            Err(ending) => ending,
-        },
-        Ok(Claim::Stray(State::Stopping)) => Ending::new(State::Stopped, Reason::ClientStop),
-        Ok(Claim::Stray(_)) => Ending::new(State::Failed, Reason::LeaseLost)
-            .detail(&"its worker could not write down how it ended"),
+        Ok(Claim::Ours(session, kept)) => {
+            match start(context, &session, kept, &mut held, &mut orders).await {
+                Ok(()) => stream(context, &mut held, &mut orders).await,
+                Err(ending) => ending,
+            }
+        }
+        Ok(Claim::Stray(ending)) => ending,
         Ok(Claim::No) => return,
         Err(error) => {
             tracing::info!(%key, %error, "cannot claim a session; the next scan retries");
@@ -122,26 +100,16 @@ async fn try_claim(context: &Context, key: &Key) -> Result<Claim, lease::Error> 
         // Others believe that this worker is gone, and would end what it claims.
         return Ok(Claim::No);
     }
-    let worker = context.keeper.holder().clone();
-    let changed = context
-        .records
-        .change(key, &[], |session, now| {
-            let claimed = session.become_state(State::Starting, Reason::None, now);
-            session.worker = Some(worker.clone());
-            claimed
-        })
-        .await?;
-    Ok(match changed {
-        Changed::Done(session) => Claim::Ours(Box::new(session)),
-        Changed::Declined(session) if session.worker.as_ref() == Some(&worker) => {
-            match session.state {
-                // An earlier attempt of ours whose answer was lost.
-                State::Starting => Claim::Ours(Box::new(session)),
-                State::Running | State::Stopping => Claim::Stray(session.state),
-                _ => Claim::No,
-            }
-        }
-        Changed::Declined(_) | Changed::Missing => Claim::No,
+    let mut kept = true;
+    let changed = context.records.change(key, |loaded, now| {
+        kept = loaded.lease.is_some();
+        session::claim(loaded, context.keeper.holder(), now)
+    });
+    Ok(match changed.await? {
+        Changed::Done { session, .. } => Claim::Ours(Box::new(session), kept),
+        Changed::Declined(Unclaimed::Start(session), _) => Claim::Ours(session, kept),
+        Changed::Declined(Unclaimed::End(ending), _) => Claim::Stray(ending),
+        Changed::Declined(Unclaimed::Leave, _) | Changed::Missing => Claim::No,
     })
 }
 
@@ -149,40 +117,42 @@ async fn try_claim(context: &Context, key: &Key) -> Result<Claim, lease::Error> 
 async fn start(
     context: &Context,
     session: &Session,
+    kept: bool,
     held: &mut Held,
     orders: &mut watch::Receiver<Order>,
 ) -> Result<(), Ending> {
     let outcome = tokio::select! {
-        outcome = prepare(context, session, held) => outcome,
+        outcome = prepare(context, session, kept, held) => outcome,
         ending = ordered(orders) => return Err(ending),
     };
     let start = match &outcome {
         Ok(()) => Start::Started,
-        Err(ending) => match ending.reason {
-            Reason::LeaseBusy => Start::RejectedBusy,
-            Reason::NoTuner => Start::RejectedNoTuner,
-            _ => Start::Failed,
-        },
+        Err(Ending::Busy(_)) => Start::RejectedBusy,
+        Err(Ending::NoTuner(_)) => Start::RejectedNoTuner,
+        Err(_) => Start::Failed,
     };
     context.metrics.started(start);
     outcome
 }
 
 /// Both leases, and then the stream, for as long as both are held.
-async fn prepare(context: &Context, session: &Session, held: &mut Held) -> Result<(), Ending> {
-    let own = lease::session::key(session.session_id);
-    // It may have expired before anybody here listened. When that cannot be told now, the scan tells.
-    if let Ok(None) = context.records.authority.lease(own).await {
-        return Err(Ending::new(State::Stopped, Reason::LeaseExpired));
+async fn prepare(
+    context: &Context,
+    session: &Session,
+    kept: bool,
+    held: &mut Held,
+) -> Result<(), Ending> {
+    if !kept {
+        // It expired before anybody here listened.
+        return Err(Ending::Expired);
     }
-    let service = lease::session::service_key(&session.service_ref)
-        .map_err(|error| Ending::new(State::Ended, Reason::PipelineFailed).detail(&error))?;
-    let want = Want::one(service);
-    let service = acquire(context, session, want, Reason::LeaseBusy, "REJECTED_BUSY").await?;
+    let service = session::service_key(&session.service_ref)
+        .map_err(|error| Ending::Impossible(error.to_string()))?;
+    let service = acquire(context, session, Want::one(service), Ending::Busy).await?;
     let service_lost = service.lost();
     held.service = Some(service);
     let want = Want::Any(context.tuner_keys.clone());
-    let tuner = acquire(context, session, want, Reason::NoTuner, "REJECTED_NO_TUNER").await?;
+    let tuner = acquire(context, session, want, Ending::NoTuner).await?;
     let tuner_lost = tuner.lost();
     held.tuner = Some(tuner);
     context.metrics.slot_taken();
@@ -196,32 +166,33 @@ async fn prepare(context: &Context, session: &Session, held: &mut Held) -> Resul
 /// From the leases to `running`.
 async fn launch(context: &Context, session: &Session, held: &mut Held) -> Result<(), Ending> {
     let (Some(service), Some(tuner)) = (&held.service, &held.tuner) else {
-        return Err(Ending::new(State::Failed, Reason::LeaseLost));
+        return Err(Ending::LeaseLost("not held".into()));
     };
-    let failed = |error: String| Ending::new(State::Failed, Reason::PipelineFailed).detail(&error);
     let profile = context
         .options
         .profiles
         .get(&session.profile)
-        .ok_or_else(|| failed(format!("this worker has no profile {}", session.profile)))?;
+        .ok_or_else(|| {
+            Ending::PipelineFailed(format!("this worker has no profile {}", session.profile))
+        })?;
     let source = context
         .options
         .source_template
         .as_ref()
         .map(|template| pipeline::source_url(template, &session.service_ref))
         .transpose()
-        .map_err(|error| failed(error.to_string()))?;
+        .map_err(|error| Ending::PipelineFailed(error.to_string()))?;
     // Launches wait for each other here; nobody waits for another one's stream to become playable.
     let launching = context
         .starts
         .acquire()
         .await
-        .map_err(|_| Ending::new(State::Stopped, Reason::Shutdown))?;
+        .map_err(|_| Ending::Shutdown)?;
     let slot = tuner.key().id().to_owned();
     let dir = context.output_dir(session.session_id);
-    output::create(&dir, &context.mark)
-        .await
-        .map_err(|error| failed(format!("cannot make {}: {error}", dir.display())))?;
+    output::create(&dir, &context.mark).await.map_err(|error| {
+        Ending::PipelineFailed(format!("cannot make {}: {error}", dir.display()))
+    })?;
     let job = Job {
         session: session.session_id.to_string(),
         source,
@@ -246,26 +217,20 @@ async fn launch(context: &Context, session: &Session, held: &mut Held) -> Result
     }
     .map_err(|failure| ending_of(&failure))?;
     // A stop that arrived meanwhile has changed the state, and then this does not apply.
-    let key = lease::session::key(session.session_id);
+    let key = session::key(session.session_id);
     let running = context
         .records
-        .insist(&key, &[], |session, now| {
-            session.tuner_slot = Some(slot.clone());
-            session.become_state(State::Running, Reason::None, now)
-        })
+        .insist(&key, |loaded, now| session::ready(loaded, &slot, now))
         .await
-        .map_err(|error| failed(error.to_string()))?;
+        .map_err(|error| Ending::PipelineFailed(error.to_string()))?;
     match running {
-        Changed::Done(_) => Ok(()),
-        Changed::Declined(session) if session.state == State::Running => Ok(()),
-        Changed::Declined(_) | Changed::Missing => {
-            Err(Ending::new(State::Stopped, Reason::ClientStop))
-        }
+        Changed::Done { .. } | Changed::Declined(Declined::State(State::Running), _) => Ok(()),
+        Changed::Declined(..) | Changed::Missing => Err(Ending::Stopped),
     }
 }
 
 fn lost(what: &'static str, why: &leasehold_client::Loss) -> Ending {
-    Ending::new(State::Failed, Reason::LeaseLost).detail(&format!("{what}: {why}"))
+    Ending::LeaseLost(format!("{what}: {why}"))
 }
 
 /// A request that may have been granted without an answer. Whoever stops repeating it gives the slot back.
@@ -288,16 +253,10 @@ async fn acquire(
     context: &Context,
     session: &Session,
     want: Want,
-    reason: Reason,
-    outcome: &'static str,
+    refused: fn(String) -> Ending,
 ) -> Result<Guard, Ending> {
-    let mut request = Acquire::of(
-        want,
-        context.keeper.holder().clone(),
-        context.options.lease_ttl,
-    );
-    request.release_on_death = true;
-    request.labels = super::labels(session);
+    let worker = context.keeper.holder().clone();
+    let request = session.request(want, worker, context.options.lease_ttl);
     let mut backoff = super::retries();
     let mut unanswered = Unanswered {
         keeper: &context.keeper,
@@ -314,23 +273,16 @@ async fn acquire(
         match answer {
             Ok(mut guards) if guards.len() == 1 => return Ok(guards.remove(0)),
             Ok(_) => {
-                return Err(Ending::new(State::Failed, Reason::LeaseLost)
-                    .detail(&"granted something else than asked for"));
+                let why = "granted something else than asked for";
+                return Err(Ending::LeaseLost(why.into()));
             }
-            Err(keeper::Error::Refused(refusal)) => {
-                let mut ending =
-                    Ending::new(State::Ended, reason).detail(&keeper::Error::Refused(refusal));
-                ending.outcome = Some(outcome);
-                return Err(ending);
-            }
+            Err(refusal @ keeper::Error::Refused(_)) => return Err(refused(refusal.to_string())),
             Err(keeper::Error::Failed(error)) if error.is_retryable() => {
                 tracing::info!(session = %session.session_id, %error, "cannot acquire a lease");
                 backoff.pause(&*context.clock).await;
             }
-            Err(keeper::Error::Stopped) => {
-                return Err(Ending::new(State::Stopped, Reason::Shutdown));
-            }
-            Err(error) => return Err(Ending::new(State::Failed, Reason::LeaseLost).detail(&error)),
+            Err(keeper::Error::Stopped) => return Err(Ending::Shutdown),
+            Err(error) => return Err(Ending::LeaseLost(error.to_string())),
         }
     }
 }
@@ -340,7 +292,7 @@ async fn stream(context: &Context, held: &mut Held, orders: &mut watch::Receiver
     let (Some(service), Some(tuner), Some(pipeline)) =
         (&held.service, &held.tuner, &mut held.pipeline)
     else {
-        return Ending::new(State::Failed, Reason::PipelineFailed);
+        return Ending::PipelineFailed("not started".into());
     };
     let (service_lost, tuner_lost) = (service.lost(), tuner.lost());
     tokio::pin!(service_lost, tuner_lost);
@@ -359,22 +311,23 @@ async fn stream(context: &Context, held: &mut Held, orders: &mut watch::Receiver
 
 async fn ordered(orders: &mut watch::Receiver<Order>) -> Ending {
     loop {
-        if let Some(ending) = Ending::ordered(*orders.borrow_and_update()) {
+        let order = *orders.borrow_and_update();
+        if let Some(ending) = order.ending() {
             return ending;
         }
         if orders.changed().await.is_err() {
-            return Ending::new(State::Stopped, Reason::Shutdown);
+            return Ending::Shutdown;
         }
     }
 }
 
 fn ending_of(failure: &Failure) -> Ending {
-    let reason = match failure {
-        Failure::Timeout(_) => Reason::PipelineTimeout,
-        Failure::Start(_) | Failure::Ended(_) => Reason::PipelineFailed,
-        Failure::Deadline(_) => Reason::LeaseLost,
-    };
-    Ending::new(State::Failed, reason).detail(failure)
+    let why = failure.to_string();
+    match failure {
+        Failure::Timeout(_) => Ending::PipelineTimeout(why),
+        Failure::Start(_) | Failure::Ended(_) => Ending::PipelineFailed(why),
+        Failure::Deadline(_) => Ending::LeaseLost(why),
+    }
 }
 
 /// First nothing runs any more; then, in one atomic step, the session is over and its leases are free.
@@ -389,31 +342,14 @@ async fn finish(context: &Context, key: &Key, held: Held, ending: Ending) {
         .flatten()
         .map(|guard| LeaseRef::from(&guard.lease()))
         .collect();
-    let mut previous = State::New;
     let changed = context
         .records
-        .insist(key, &release, |session, now| {
-            previous = session.state;
-            // A stop that was asked for stays the reason.
-            let (state, reason, outcome) = match (session.state, ending.state) {
-                (State::Stopping, State::Ended) => (State::Stopped, Reason::ClientStop, None),
-                (State::Running, State::Ended) => (State::Failed, ending.reason, ending.outcome),
-                (_, state) => (state, ending.reason, ending.outcome),
-            };
-            let reason = match (session.reason, reason) {
-                (Reason::ClientStop, Reason::Shutdown) => Reason::ClientStop,
-                (_, reason) => reason,
-            };
-            session.outcome = outcome.map(str::to_owned);
-            session.reason_detail.clone_from(&ending.detail);
-            if reason == Reason::LeaseExpired {
-                session.stop_reason = Some("LEASE_EXPIRED".into());
-            }
-            session.become_state(state, reason, now)
+        .insist(key, |loaded, now| {
+            session::end(loaded, &ending, &release, now)
         })
         .await;
     match changed {
-        Ok(Changed::Done(session)) => {
+        Ok(Changed::Done { previous, session }) => {
             if session.reason == Reason::LeaseExpired {
                 super::reaper::log_expired(key, previous);
                 context.metrics.expired(previous);
@@ -421,7 +357,7 @@ async fn finish(context: &Context, key: &Key, held: Held, ending: Ending) {
             let reason = serde_json::to_value(session.reason).unwrap_or_default();
             tracing::info!(%key, state = session.state.as_str(), reason = reason.as_str(), detail = session.reason_detail, "session over");
         }
-        Ok(Changed::Declined(_) | Changed::Missing) => {}
+        Ok(Changed::Declined(..) | Changed::Missing) => {}
         Err(error) => tracing::error!(%key, %error, "cannot record the end of a session"),
     }
     if held.tuner.is_some() {

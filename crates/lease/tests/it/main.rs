@@ -9,6 +9,7 @@ mod expiry_order;
 mod planted;
 mod rendezvous;
 mod session;
+mod session_sequences;
 mod tenure;
 mod values;
 mod verifier;

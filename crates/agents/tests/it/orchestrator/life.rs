@@ -2,7 +2,7 @@
 
 use lease::{
     Acquire, Holder, Key, Labels, LeaseRef, Ttl,
-    session::{self, Reason, Session, State},
+    session::{self, Reason, State},
 };
 use leasehold_agents::orchestrator::Profile;
 use leasehold_testkit::wait::until;
@@ -166,15 +166,7 @@ async fn a_restarted_worker_frees_its_own_predecessors_leases_and_no_others() {
         request.labels = labels(&key);
         world.authority.acquire(request).await.unwrap();
     }
-    let record = world.authority.record(key.clone()).await.unwrap().unwrap();
-    let mut session = Session::from_record(&record).unwrap();
-    session.worker = Some(dead);
-    session.become_state(State::Starting, Reason::None, session.created_at);
-    world
-        .authority
-        .commit(session.update(&record))
-        .await
-        .unwrap();
+    world.claim(&key, &dead).await;
 
     let worker = world.worker(world.options("worker-1", &["0", "1"])).await;
     let failed = world.session(&key).await;
@@ -200,15 +192,7 @@ async fn the_sessions_of_a_silent_worker_fail_when_its_leases_lapse() {
         request.labels = Labels::new([("session".to_owned(), key.to_string())].into()).unwrap();
         world.authority.acquire(request).await.unwrap();
     }
-    let record = world.authority.record(key.clone()).await.unwrap().unwrap();
-    let mut session = Session::from_record(&record).unwrap();
-    session.worker = Some(dead);
-    session.become_state(State::Starting, Reason::None, session.created_at);
-    world
-        .authority
-        .commit(session.update(&record))
-        .await
-        .unwrap();
+    world.claim(&key, &dead).await;
 
     let failed = world.reaches(&key, State::Failed).await;
     assert_eq!(failed.reason, Reason::WorkerLost);

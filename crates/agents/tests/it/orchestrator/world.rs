@@ -3,13 +3,14 @@
 use std::{path::Path, sync::Arc, time::Duration};
 
 use lease::{
-    Acquire, Authority, Committed, Holder, Key, Status, Ttl,
-    session::{self, Mapping, Put, Reason, Session, State},
+    Authority, Committed, Holder, Key, Status, Ttl,
+    session::{self, Mapping, Put, Request, Session, State},
 };
 use leasehold_agents::{
     orchestrator::{Metrics, Options, Orchestrator, Profile, Reaper, ReaperOptions},
     supervise::Launcher,
 };
+use leasehold_client::sessions::{self, Changed};
 use leasehold_clock::System;
 use leasehold_store::embedded::{self, Embedded};
 use leasehold_testkit::{Binary, wait::until};
@@ -120,34 +121,20 @@ impl World {
         let now = self.authority.now().await.unwrap();
         let id = session::new_id(now, rand::random());
         let key = session::key(id);
-        let session = Session {
-            session_id: id,
+        let request = Request {
             service_ref: service.into(),
             profile: profile.into(),
             start_ms: None,
-            state: State::New,
-            reason: Reason::None,
-            reason_detail: None,
-            outcome: None,
-            stop_reason: None,
             correlation_id: "test".into(),
-            idempotency_key: session::idempotency_key(service, profile, None),
-            created_at: now,
-            updated_at: now,
-            worker: None,
-            tuner_slot: None,
             tenant: None,
-            reserved: false,
         };
-        let Put::Commit(mut transaction) = session::put(&session, &Mapping::default()) else {
+        let session = Session::new(id, request, false, now);
+        let ttl = Ttl::from_millis(ttl_ms).unwrap();
+        let put = session::start(&session, &Mapping::default(), ttl).unwrap();
+        let Put::Commit(transaction) = put else {
             panic!("nothing to replay");
         };
-        transaction.acquire = Some(Acquire::one(
-            key.clone(),
-            Holder::new(&id.to_string(), "session").unwrap(),
-            Ttl::from_millis(ttl_ms).unwrap(),
-        ));
-        let committed = self.authority.commit(transaction).await.unwrap();
+        let committed = self.authority.commit(*transaction).await.unwrap();
         assert!(matches!(committed, Committed::Done { .. }), "{committed:?}");
         key
     }
@@ -180,16 +167,15 @@ impl World {
     }
 
     pub async fn ask_to_stop(&self, key: &Key) {
-        let record = self.authority.record(key.clone()).await.unwrap().unwrap();
-        let mut session = Session::from_record(&record).unwrap();
-        let now = self.authority.now().await.unwrap();
-        assert!(session.become_state(State::Stopping, Reason::ClientStop, now));
-        let committed = self
-            .authority
-            .commit(session.update(&record))
-            .await
-            .unwrap();
-        assert!(matches!(committed, Committed::Done { .. }), "{committed:?}");
+        let stopped = sessions::change(&*self.authority, key, session::stop).await;
+        assert!(matches!(stopped, Ok(Changed::Done { .. })), "{stopped:?}");
+    }
+
+    /// What a worker does first.
+    pub async fn claim(&self, key: &Key, worker: &Holder) {
+        let claim = |loaded: &_, now| session::claim(loaded, worker, now);
+        let claimed = sessions::change(&*self.authority, key, claim).await;
+        assert!(matches!(claimed, Ok(Changed::Done { .. })), "{claimed:?}");
     }
 
     pub async fn leases(&self, kind: &str) -> Vec<String> {

@@ -6,7 +6,7 @@ use axum::{
     Extension,
     extract::{Path, State},
 };
-use lease::{Lease, Renew, Renewal, Renewals};
+use lease::{Lease, session};
 use leasehold_api::sessions::{HEARTBEAT, SessionHeartbeat};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
@@ -62,19 +62,12 @@ pub(super) async fn beat(
     Ok(lease)
 }
 
-/// The lease, extended unless that was done within half the interval; `None` when it ended meanwhile.
-/// Half: a client that keeps to the interval is early now and then, and must not lose a whole one. The
-/// store alone decides: nothing that was read before can revive it.
+/// The lease, extended if that is due; `None` when it ended meanwhile.
 async fn keep(app: &App, shared: &Shared, lease: Lease) -> Result<Option<Lease>, Reject> {
-    if let Some(last) = lease.renewed_at {
-        let now = app.authority().now().await?;
-        if now.since(last) < shared.options.heartbeat_interval_ms / 2 {
-            return Ok(Some(lease));
-        }
-    }
-    let request = Renew {
-        holder: lease.holder.clone(),
-        leases: Renewals::These(vec![Renewal::of(&lease)]),
+    let now = app.authority().now().await?;
+    let Some(request) = session::heartbeat(&lease, now, shared.options.heartbeat_interval_ms)
+    else {
+        return Ok(Some(lease));
     };
     let renewed = app.authority().renew(request).await?.pop();
     Ok(renewed.and_then(|renewed| renewed.outcome.ok()))

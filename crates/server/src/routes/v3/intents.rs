@@ -10,13 +10,13 @@ use axum::{
 use http::StatusCode;
 use lease::{
     UnixMillis,
-    session::{self, Reason, Session, State as Life},
+    session::{self, Request, Session},
 };
 use leasehold_api::{
     Check, Code,
     sessions::{INTENTS, IntentAnswer, IntentRequest},
 };
-use leasehold_client::documents::{self, Attempts};
+use leasehold_client::sessions::{Changed, change_loaded, load};
 use utoipa_axum::{router::OpenApiRouter, routes};
 use uuid::Uuid;
 
@@ -32,17 +32,8 @@ pub(super) fn router() -> OpenApiRouter<App> {
 
 /// What is asked for, checked.
 pub(super) enum Intent {
-    Start(Start),
+    Start(Request),
     Stop { session_id: String },
-}
-
-/// A start, checked.
-#[expect(clippy::struct_field_names, reason = "start_ms is the contract's word")]
-pub(super) struct Start {
-    pub service_ref: String,
-    pub profile: String,
-    pub start_ms: Option<u64>,
-    pub correlation_id: String,
 }
 
 /// What was written down.
@@ -67,7 +58,7 @@ async fn intent(
     body: Result<JsonBody<IntentRequest>, Reject>,
 ) -> Result<Response, Reject> {
     let phase1 = shared.options.api_leases;
-    let checked = body.and_then(|JsonBody(request)| check(request, &shared));
+    let checked = body.and_then(|JsonBody(request)| check(request, &caller, &shared));
     let intent = checked.inspect_err(|_| {
         shared.counted.intent("stream.start", "invalid", phase1);
     })?;
@@ -79,7 +70,7 @@ async fn intent(
     let (at_hand, settings) = (app.clone(), shared.clone());
     let carried_out = app.tasks().spawn(async move {
         match intent {
-            Intent::Start(start) => start::start(&at_hand, &caller, &settings, start).await,
+            Intent::Start(request) => start::start(&at_hand, &settings, request).await,
             Intent::Stop { session_id } => stop(&at_hand, &caller, &session_id).await,
         }
     });
@@ -121,8 +112,8 @@ async fn intent(
     Ok((StatusCode::ACCEPTED, Json(answer)).into_response())
 }
 
-/// Validates a request and reports every error together.
-fn check(request: IntentRequest, shared: &Shared) -> Result<Intent, Reject> {
+/// Everything that is wrong with a request, at once.
+fn check(request: IntentRequest, caller: &Caller, shared: &Shared) -> Result<Intent, Reject> {
     let mut check = Check::new();
     let correlation_id = match request.correlation_id {
         Some(id) => {
@@ -156,11 +147,12 @@ fn check(request: IntentRequest, shared: &Shared) -> Result<Intent, Reject> {
                 check.wrong("profile", format!("one of {}", known.join(", ")));
             }
             service_ref.zip(profile).map(|(service_ref, profile)| {
-                Intent::Start(Start {
+                Intent::Start(Request {
                     service_ref,
                     profile,
                     start_ms: request.start_ms.filter(|&start| start > 0),
                     correlation_id,
+                    tenant: caller.tenant.as_deref().map(str::to_owned),
                 })
             })
         }
@@ -175,47 +167,26 @@ fn check(request: IntentRequest, shared: &Shared) -> Result<Intent, Reject> {
     check.finish(intent).map_err(Reject::invalid)
 }
 
-/// Asks a session to stop. An unclaimed one ends immediately; the others are ended by their worker.
-/// Idempotent.
+/// Asks a session to stop. Twice is fine.
 async fn stop(app: &App, caller: &Caller, id: &str) -> Result<Accepted, Reject> {
-    let key = session_key(id)?;
-    let mut attempts = Attempts::default();
-    loop {
-        attempts.next().await?;
-        let record = app
-            .authority()
-            .record(key.clone())
-            .await?
-            .ok_or_else(no_session)?;
-        let mut session = Session::from_record(&record)?;
-        if !caller.sees(session.tenant.as_deref()) {
-            return Err(no_session());
-        }
-        let next = match session.state {
-            Life::New => Life::Stopped,
-            _ => Life::Stopping,
-        };
-        let now = app.authority().now().await?;
-        // Looked up before the change: afterwards nothing may fail any more.
-        let lease = app.authority().lease(key.clone()).await?;
-        let expires_at = match &lease {
-            Some(lease) => lease.expires_at,
-            None => ended_at(app, &session).await?,
-        };
-        let accepted = |session| Accepted {
+    let record = app.authority().record(session_key(id)?).await?;
+    let record = record.ok_or_else(no_session)?;
+    if !caller.sees(Session::from_record(&record)?.tenant.as_deref()) {
+        return Err(no_session());
+    }
+    let loaded = load(app.authority(), &record).await?;
+    // Looked up before the change: afterwards nothing may fail any more.
+    let expires_at = match &loaded.lease {
+        Some(lease) => lease.expires_at,
+        None => ended_at(app, &loaded.session).await?,
+    };
+    let changed: Result<_, Reject> = change_loaded(app.authority(), loaded, session::stop).await;
+    match changed? {
+        Changed::Done { session, .. } | Changed::Declined(_, session) => Ok(Accepted {
             session,
             expires_at,
             replay: false,
-        };
-        if !session.become_state(next, Reason::ClientStop, now) {
-            return Ok(accepted(session));
-        }
-        let mut transaction = session.update(&record);
-        if next == Life::Stopped {
-            transaction.release = lease.iter().map(lease::LeaseRef::from).collect();
-        }
-        if documents::committed(app.authority(), transaction).await? {
-            return Ok(accepted(session));
-        }
+        }),
+        Changed::Missing => Err(no_session()),
     }
 }

@@ -9,6 +9,7 @@ use lease::{
 use leasehold_api::{Code, Seconds};
 use leasehold_clock::{Backoff, System};
 
+use super::start;
 use crate::{App, Reject};
 
 /// How long the service's lease is held at most: far longer than one request takes.
@@ -41,21 +42,13 @@ pub(super) async fn reserve(
     session: &Session,
     transaction: &mut Transaction,
 ) -> Result<(), Reject> {
-    let before = app.authority().record(key(session)?).await?;
-    if let Some(before) = &before {
-        let owner = session::intended(before)?;
-        let found = app.authority().record(owner.clone()).await?;
-        let under_way = found
-            .and_then(|record| Session::from_record(&record).ok())
-            .is_some_and(|it| !it.state.is_terminal() && it.session_id != session.session_id);
-        if under_way {
-            let now = app.authority().now().await?;
-            let lease = app.authority().lease(owner).await?;
-            return Err(busy(lease.map_or(0, |it| it.expires_at.since(now))));
-        }
-    }
-    session::reserve(session, before.as_ref(), transaction);
-    Ok(())
+    let service = start::read(app, &key(session)?).await?;
+    let Err(reserved) = session::reserve(session, &service, transaction) else {
+        return Ok(());
+    };
+    let now = app.authority().now().await?;
+    let lease = app.authority().lease(reserved.by).await?;
+    Err(busy(lease.map_or(0, |it| it.expires_at.since(now))))
 }
 
 /// Tries the service's lease.

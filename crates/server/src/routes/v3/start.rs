@@ -1,19 +1,14 @@
 //! `put_session_with_idempotency`: one session however often the same start is asked for.
 
 use lease::{
-    Acquire, Committed, Holder, Key, Labels, TENANT, Ttl,
-    session::{self, Mapping, Put, Reason, Session, State},
+    Committed, Key,
+    session::{self, Mapping, Put, Request, Session},
 };
 use leasehold_api::Code;
 use leasehold_client::documents::Attempts;
 
-use super::{
-    Shared,
-    intents::{Accepted, Start},
-    probe,
-    sessions::expiry,
-};
-use crate::{App, Reject, auth::Caller};
+use super::{Shared, intents::Accepted, probe, sessions::expiry};
+use crate::{App, Reject};
 
 /// How often a step without an answer is looked after. More would only keep the caller waiting: it may
 /// repeat its request safely.
@@ -22,40 +17,19 @@ const LOOKS: usize = 2;
 /// The session of this start.
 pub(super) async fn start(
     app: &App,
-    caller: &Caller,
     shared: &Shared,
-    start: Start,
+    request: Request,
 ) -> Result<Accepted, Reject> {
-    let tenant = caller.tenant.as_deref().map(str::to_owned);
-    let idempotency_key =
-        session::idempotency_key(&start.service_ref, &start.profile, start.start_ms);
-    let intent = session::intent_key(tenant.as_deref(), &idempotency_key)?;
     let now = app.authority().now().await?;
-    let session = Session {
-        session_id: session::new_id(now, rand::random()),
-        service_ref: start.service_ref,
-        profile: start.profile,
-        start_ms: start.start_ms,
-        state: State::New,
-        reason: Reason::None,
-        reason_detail: None,
-        outcome: None,
-        stop_reason: None,
-        correlation_id: start.correlation_id,
-        idempotency_key,
-        created_at: now,
-        updated_at: now,
-        worker: None,
-        tuner_slot: None,
-        tenant,
-        reserved: shared.options.api_leases,
-    };
+    let id = session::new_id(now, rand::random());
+    let session = Session::new(id, request, shared.options.api_leases, now);
+    let intent = session::intent_key(session.tenant.as_deref(), &session.idempotency_key)?;
     let mut unanswered = 0;
     let mut attempts = Attempts::default();
     loop {
         attempts.next().await?;
         let mapping = read(app, &intent).await?;
-        let mut transaction = match session::put(&session, &mapping) {
+        let mut transaction = match session::start(&session, &mapping, shared.ttl)? {
             Put::Replay(existing) => {
                 return Ok(Accepted {
                     expires_at: expiry(app, &existing).await?,
@@ -64,9 +38,8 @@ pub(super) async fn start(
                     session: *existing,
                 });
             }
-            Put::Commit(transaction) => transaction,
+            Put::Commit(transaction) => *transaction,
         };
-        transaction.acquire = Some(session_lease(&session, shared.ttl)?);
         if shared.options.api_leases {
             probe::reserve(app, &session, &mut transaction).await?;
             transaction.release.push(probe::take(app, &session).await?);
@@ -100,22 +73,12 @@ pub(super) async fn start(
     }
 }
 
-/// Where the key points now.
-async fn read(app: &App, intent: &Key) -> Result<Mapping, Reject> {
-    let intent = app.authority().record(intent.clone()).await?;
-    let session = match &intent {
-        Some(intent) => app.authority().record(session::intended(intent)?).await?,
+/// Where a key points now.
+pub(super) async fn read(app: &App, pointer: &Key) -> Result<Mapping, Reject> {
+    let pointer = app.authority().record(pointer.clone()).await?;
+    let session = match &pointer {
+        Some(pointer) => app.authority().record(session::intended(pointer)?).await?,
         None => None,
     };
-    Ok(Mapping { intent, session })
-}
-
-/// The lease that heartbeats keep.
-fn session_lease(session: &Session, ttl: Ttl) -> Result<Acquire, Reject> {
-    let holder = Holder::new(&session.session_id.to_string(), "session")?;
-    let mut request = Acquire::one(session::key(session.session_id), holder, ttl);
-    if let Some(tenant) = &session.tenant {
-        request.labels = Labels::new([(TENANT.to_owned(), tenant.clone())].into())?;
-    }
-    Ok(request)
+    Ok(Mapping { pointer, session })
 }

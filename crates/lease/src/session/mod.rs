@@ -1,16 +1,34 @@
-//! Stream sessions as values: the state machine as a table, the idempotency key, and the one atomic
-//! step that writes a session, its key and its start event together.
+//! Stream sessions: the record, the table of states, and every transition with the one transaction that it
+//! needs, as pure functions. Routes, workers and reapers load, call and commit; nothing else changes a session.
+//!
+//! - [`start()`]: the session, its idempotency key and its lease appear together.
+//! - [`claim`], [`ready`], [`end`]: what its worker does.
+//! - [`stop`], [`heartbeat`]: what its client asks for.
+//! - [`expire`], [`worker_lost`], [`worker_restarted`], [`forget`]: what is done where nobody works on it.
 
-use std::sync::Arc;
+mod ending;
+mod start;
+mod transitions;
+mod unattended;
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::{
-    Expect, Invalid, Key, Note, Record, Transaction, UnixMillis, Write,
+    Expect, Invalid, Key, Note, Record, Revision, Transaction, UnixMillis, Write,
     planted::{Bug, planted},
     text::is_plain,
 };
+
+pub use ending::Ending;
+pub use start::{
+    Mapping, Put, Request, Reserved, intended, intent_key, reserve, service_key, start,
+};
+pub use transitions::{
+    Change, Declined, Loaded, Unclaimed, claim, end, expire, heartbeat, ready, stop, worker_lost,
+    worker_restarted,
+};
+pub use unattended::{Unattended, forget, is_forgettable, unattended};
 
 /// The kind of session records and of session leases.
 pub const KIND: &str = "session";
@@ -131,7 +149,7 @@ impl State {
     }
 
     /// The table: which state may follow which.
-    pub const fn may_become(self, next: Self) -> bool {
+    const fn may_become(self, next: Self) -> bool {
         match (self, next) {
             // Claimed, and onwards.
             (Self::New, Self::Starting)
@@ -226,7 +244,7 @@ pub struct Session {
 
 impl Session {
     /// Moves on, if the table allows it.
-    pub fn become_state(&mut self, next: State, reason: Reason, now: UnixMillis) -> bool {
+    fn become_state(&mut self, next: State, reason: Reason, now: UnixMillis) -> bool {
         if !self.state.may_become(next) && !planted(Bug::EndedSessionGoesOn) {
             return false;
         }
@@ -253,29 +271,13 @@ impl Session {
         serde_json::from_str(&record.value).map_err(|_| Invalid::new("session", "a session record"))
     }
 
-    fn intent_key(&self) -> Key {
-        intent_key(self.tenant.as_deref(), &self.idempotency_key)
-            .expect("a session was accepted under a well-formed key")
-    }
-
-    /// The key of the record that reserves its service, if it has one.
-    fn reservation(&self) -> Option<Key> {
-        let key = service_key(&self.service_ref).ok();
-        key.filter(|_| self.reserved)
-    }
-
-    /// The change of a session that was read at `record`. A terminal session gives its idempotency
-    /// key and its reservation back in the same step, so that a retry starts afresh and nothing is left
-    /// behind.
-    pub fn update(&self, record: &Record) -> Transaction {
+    /// The change of a session that was read at `revision`. A terminal session gives its idempotency key
+    /// and its reservation back in the same step, so that a retry starts afresh and nothing is left behind.
+    fn update(&self, revision: Revision) -> Transaction {
         let mut writes = vec![self.to_write()];
         if self.state.is_terminal() && !planted(Bug::IntentOutlivesSession) {
-            writes.push(Write {
-                key: self.intent_key(),
-                value: None,
-                note: None,
-            });
-            writes.extend(self.reservation().map(|key| Write {
+            let freed = [Some(self.intent_key()), self.reservation()];
+            writes.extend(freed.into_iter().flatten().map(|key| Write {
                 key,
                 value: None,
                 note: None,
@@ -283,108 +285,13 @@ impl Session {
         }
         Transaction {
             expect: vec![Expect {
-                key: record.key.clone(),
-                revision: Some(record.revision),
+                key: key(self.session_id),
+                revision: Some(revision),
             }],
             writes,
             ..Transaction::default()
         }
     }
-}
-
-/// Where an idempotency key points, as it was read.
-#[derive(Clone, Debug, Default)]
-pub struct Mapping {
-    /// The record of the key.
-    pub intent: Option<Record>,
-    /// The record of the session it points to.
-    pub session: Option<Record>,
-}
-
-/// What to do with a start.
-#[derive(Clone, Debug)]
-pub enum Put {
-    /// The same start is under way: answer with that session, publish nothing.
-    Replay(Box<Session>),
-    /// Put everything down in this one step. On a conflict read the mapping and decide again.
-    Commit(Transaction),
-}
-
-/// The key of the record that maps an idempotency key to a session. Tenants do not share sessions:
-/// what one started, another may not see.
-pub fn intent_key(tenant: Option<&str>, idempotency_key: &str) -> Result<Key, Invalid> {
-    match tenant {
-        Some(tenant) => Key::new(INTENT_KIND, &format!("{tenant}/{idempotency_key}")),
-        None => Key::new(INTENT_KIND, idempotency_key),
-    }
-}
-
-/// The key of a service: of the lease that makes a session the only one of it, and of the record that
-/// reserves it.
-pub fn service_key(service_ref: &str) -> Result<Key, Invalid> {
-    Key::new(SERVICE_KIND, service_ref)
-}
-
-/// Reserves the session's service in the step in which the session appears: from then on, until it is
-/// over, no other session of that service is accepted by such a step. `before` is the record of the
-/// service as it was read, which must belong to no session that is under way.
-pub fn reserve(session: &Session, before: Option<&Record>, transaction: &mut Transaction) {
-    let Some(service) = session.reservation() else {
-        return;
-    };
-    transaction.expect.push(Expect {
-        key: service.clone(),
-        revision: before.map(|record| record.revision),
-    });
-    transaction.writes.push(Write {
-        key: service,
-        value: Some(pointer(&key(session.session_id))),
-        note: None,
-    });
-}
-
-fn pointer(session: &Key) -> Arc<str> {
-    format!("\"{session}\"").into()
-}
-
-/// The session that an intent record, or the record of a service, points to.
-pub fn intended(intent: &Record) -> Result<Key, Invalid> {
-    intent.value.trim_matches('"').parse()
-}
-
-/// `put_session_with_idempotency`: the mapping, the session and its start event appear together or
-/// not at all. A terminal or missing session frees the key.
-pub fn put(session: &Session, mapping: &Mapping) -> Put {
-    if let Some(existing) = &mapping.session
-        && let Ok(existing) = Session::from_record(existing)
-        && !existing.state.is_terminal()
-    {
-        return Put::Replay(Box::new(existing));
-    }
-    let key = key(session.session_id);
-    let intent = session.intent_key();
-    let pointer = pointer(&key);
-    Put::Commit(Transaction {
-        expect: vec![
-            Expect {
-                key: intent.clone(),
-                revision: mapping.intent.as_ref().map(|record| record.revision),
-            },
-            Expect {
-                key,
-                revision: None,
-            },
-        ],
-        writes: vec![
-            Write {
-                key: intent,
-                value: Some(pointer),
-                note: None,
-            },
-            session.to_write(),
-        ],
-        ..Transaction::default()
-    })
 }
 
 #[cfg(test)]
