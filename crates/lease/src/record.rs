@@ -125,6 +125,15 @@ impl Transaction {
         }
         Ok(())
     }
+
+    /// How many revisions it makes after that of its write at `index`, once it is committed: so the record's
+    /// own revision is known without another look. `None` when it also removes or releases: what was gone
+    /// already changes nothing.
+    pub fn revisions_after(&self, index: usize) -> Option<u64> {
+        let only_puts = self.release.is_empty() && self.writes.iter().all(|it| it.value.is_some());
+        let later = self.writes.len().checked_sub(index + 1)?;
+        only_puts.then_some(u64::try_from(later).ok()?)
+    }
 }
 
 /// How a transaction went.

@@ -91,11 +91,15 @@ pub(crate) async fn create<T: Item>(
         let entry = store::put(index, place, now, now, "created")?;
         transaction.writes.push(entry);
     }
-    match store::commit(app, transaction).await? {
-        Committed::Done { .. } => store::load(app.authority(), key)
-            .await?
-            .ok_or_else(T::unknown),
-        Committed::Conflict { .. } | Committed::Refused(_) => Err(item.taken()),
+    match store::commit_first(app, transaction).await? {
+        Some(revision) => Ok(Found {
+            key,
+            value: item,
+            created_at: now,
+            updated_at: now,
+            revision,
+        }),
+        None => Err(item.taken()),
     }
 }
 
@@ -133,8 +137,14 @@ pub(crate) async fn update<T: Item>(
         }
         let now = app.authority().now().await?;
         let write = store::put(found.key.clone(), &item, found.created_at, now, "changed")?;
-        if replace(app, place, &found, now, vec![write], None).await? {
-            return load(app.authority(), place, text).await;
+        let transaction = replacing(place, &found, now, vec![write], None)?;
+        if let Some(revision) = store::commit_first(app, transaction).await? {
+            return Ok(Found {
+                value: item,
+                updated_at: now,
+                revision,
+                ..found
+            });
         }
         if condition != Condition::None {
             return Err(store::changed());
@@ -163,7 +173,8 @@ pub(crate) async fn delete<T: Item>(
             owned = Some(Key::new(T::KIND, &name)?);
         }
         let lease = lease_of(app, owned.as_ref()).await?;
-        if replace(app, place, &found, now, writes, lease).await? {
+        let transaction = replacing(place, &found, now, writes, lease.as_ref())?;
+        if let Committed::Done { .. } = store::commit(app, transaction).await? {
             // Granted between the look and the removal; from the removal on, an acquire that still saw
             // the document fails.
             if let Some(late) = lease_of(app, owned.as_ref()).await? {
@@ -184,24 +195,21 @@ async fn lease_of(app: &App, owned: Option<&Key>) -> Result<Option<Lease>, Rejec
     }
 }
 
-/// Writes, if the document is still what was found. Says whether it was.
-async fn replace<T>(
-    app: &App,
+/// Writes, if the document is still what was found.
+fn replacing<T>(
     place: &SiteId,
     found: &Found<T>,
     now: UnixMillis,
     mut writes: Vec<Write>,
-    release: Option<Lease>,
-) -> Result<bool, Reject> {
+    release: Option<&Lease>,
+) -> Result<Transaction, Reject> {
     writes.push(site::touch(place, now)?);
-    let transaction = Transaction {
+    Ok(Transaction {
         expect: vec![found.expect()],
         writes,
-        release: release.iter().map(LeaseRef::from).collect(),
+        release: release.into_iter().map(LeaseRef::from).collect(),
         ..Transaction::default()
-    };
-    let committed = store::commit(app, transaction).await?;
-    Ok(matches!(committed, Committed::Done { .. }))
+    })
 }
 
 /// Required fields that passed every check, in the place of wrong ones while the rest is checked.

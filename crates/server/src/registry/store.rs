@@ -108,6 +108,20 @@ pub(crate) async fn commit(app: &App, transaction: Transaction) -> Result<Commit
     Ok(committed)
 }
 
+/// Writes documents, and answers with the revision of the first one; `None` when something was not as
+/// expected, and nothing happened.
+pub(crate) async fn commit_first(
+    app: &App,
+    transaction: Transaction,
+) -> Result<Option<Revision>, Reject> {
+    let later = transaction.revisions_after(0);
+    let later = later.ok_or_else(|| Reject::new(Code::InternalError, "more than writes"))?;
+    Ok(match commit(app, transaction).await? {
+        Committed::Done { revision, .. } => Some(Revision::new(revision.get() - later)),
+        Committed::Conflict { .. } | Committed::Refused(_) => None,
+    })
+}
+
 /// Writes a document.
 pub(crate) fn put<T: Serialize>(
     key: Key,

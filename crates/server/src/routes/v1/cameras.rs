@@ -14,16 +14,13 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{
-    leases::to_cursor,
-    pages::{Filter, Pages},
-};
+use super::pages::{self, Filter, Pages};
 use crate::{
     App, Json, JsonBody, Query, Reject,
     auth::{Area, Auth, Caller, Level, RunnersAdmin, RunnersRead},
     registry::{
         SiteId, cameras, enter, items, runners,
-        store::{self, Condition, Found},
+        store::{Condition, Found},
         trouble,
     },
 };
@@ -252,8 +249,7 @@ async fn available(
     State(app): State<App>,
     Query(filter): Query<Filter>,
 ) -> Result<Json<AvailableCameras>, Reject> {
-    let (mut query, tenant_id) = filter.query(&caller, CAMERA)?;
-    let limit = query.limit;
+    let (query, tenant_id) = filter.query(&caller, CAMERA)?;
     let held: std::collections::HashSet<String> =
         runners::live(app.authority(), CAMERA, tenant_id.as_deref(), None)
             .await?
@@ -270,26 +266,10 @@ async fn available(
         };
         camera.enabled && !held.contains(&camera.camera_uuid) && !parked()
     };
-    let mut cameras = Vec::new();
-    loop {
-        let (found, more) = store::page::<Camera>(app.authority(), query.clone()).await?;
-        for it in found {
-            query.after = Some(it.key.id().to_owned());
-            if is_open(&it.value) {
-                cameras.push(it.value.camera_uuid);
-            }
-            if cameras.len() == limit {
-                return Ok(Json(AvailableCameras {
-                    cameras,
-                    next_cursor: Some(to_cursor(&it.key)),
-                }));
-            }
-        }
-        if !more {
-            return Ok(Json(AvailableCameras {
-                cameras,
-                next_cursor: None,
-            }));
-        }
-    }
+    let (found, next_cursor) = pages::filtered(&app, query, 0, is_open).await?;
+    let cameras = found.into_iter().map(|it| it.value.camera_uuid);
+    Ok(Json(AvailableCameras {
+        cameras: cameras.collect(),
+        next_cursor,
+    }))
 }

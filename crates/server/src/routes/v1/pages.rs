@@ -49,38 +49,50 @@ impl Pages {
         wanted: impl Fn(&T) -> bool,
     ) -> Result<(Vec<Found<T>>, Option<String>), Reject> {
         let limit = page_limit(self.limit)?;
-        let mut left_out = self.offset.unwrap_or(0);
+        let left_out = self.offset.unwrap_or(0);
         if left_out > MAX_OFFSET {
             return Err(Reject::field("offset", "0 to 100000"));
         }
-        let mut query = RecordQuery {
+        let query = RecordQuery {
             kind: T::KIND.to_owned(),
             prefix: place.prefix(),
             after: after(self.cursor.as_deref())?,
-            limit: left_out.saturating_add(limit).min(MAX_PAGE),
+            limit,
         };
-        let mut items: Vec<Found<T>> = Vec::new();
-        loop {
-            let (found, more) = store::page::<T>(app.authority(), query.clone()).await?;
-            for it in found {
-                if items.len() == limit {
-                    let last = items.last().map(|it| to_cursor(&it.key));
-                    return Ok((items, last));
-                }
-                query.after = Some(it.key.id().to_owned());
-                if !wanted(&it.value) {
-                    continue;
-                }
-                match left_out.checked_sub(1) {
-                    Some(rest) => left_out = rest,
-                    None => items.push(it),
-                }
+        filtered(app, query, left_out, wanted).await
+    }
+}
+
+/// The first documents that are wanted, but for `left_out` of them, and the cursor of the next page.
+pub(super) async fn filtered<T: DeserializeOwned>(
+    app: &App,
+    mut query: RecordQuery,
+    mut left_out: usize,
+    wanted: impl Fn(&T) -> bool,
+) -> Result<(Vec<Found<T>>, Option<String>), Reject> {
+    let limit = query.limit;
+    query.limit = left_out.saturating_add(limit).min(MAX_PAGE);
+    let mut items: Vec<Found<T>> = Vec::new();
+    loop {
+        let (found, more) = store::page::<T>(app.authority(), query.clone()).await?;
+        for it in found {
+            if items.len() == limit {
+                let last = items.last().map(|it| to_cursor(&it.key));
+                return Ok((items, last));
             }
-            let last = items.last().filter(|_| more && items.len() == limit);
-            if last.is_some() || !more {
-                let next_cursor = last.map(|it| to_cursor(&it.key));
-                return Ok((items, next_cursor));
+            query.after = Some(it.key.id().to_owned());
+            if !wanted(&it.value) {
+                continue;
             }
+            match left_out.checked_sub(1) {
+                Some(rest) => left_out = rest,
+                None => items.push(it),
+            }
+        }
+        let last = items.last().filter(|_| more && items.len() == limit);
+        if last.is_some() || !more {
+            let next_cursor = last.map(|it| to_cursor(&it.key));
+            return Ok((items, next_cursor));
         }
     }
 }
