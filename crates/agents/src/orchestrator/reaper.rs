@@ -1,21 +1,20 @@
-//! Ends sessions that no worker will end: those nobody claimed, and those whose worker is gone. Runs
-//! beside every API, whether or not a worker runs there too.
+//! Ends sessions that no worker will end: those nobody claimed, and those whose worker is gone. What a worker
+//! has is left to it, and costs nothing here. Runs beside every API, whether or not a worker runs there too.
 
-use std::{
-    collections::{HashMap, HashSet},
-    pin::Pin,
-    sync::Arc,
-};
+use std::{collections::HashSet, hash::Hash, pin::Pin, sync::Arc};
 
 use futures_util::{
     StreamExt,
     stream::{self, FuturesUnordered},
 };
 use lease::{
-    Authority, Clock, Event, EventKind, Holder, Key, LeaseQuery, Record, Status, Watching,
-    session::{self, SERVICE_KIND, Session, State},
+    Authority, Clock, Event, EventKind, Holder, Key, Lease, LeaseQuery, Record, Status, Watching,
+    session::{self, Session, State, Unattended},
 };
-use leasehold_client::{Change, Follower, sessions::Changed};
+use leasehold_client::{
+    Change, Follower,
+    sessions::{self, Changed},
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{WORKER_KIND, metrics::Metrics, records::Records};
@@ -98,7 +97,7 @@ impl Task {
     async fn run(&self) {
         let clock = &self.records.clock;
         let mut work: FuturesUnordered<Work<'_>> = FuturesUnordered::new();
-        let watching = Watching::kinds([session::KIND, SERVICE_KIND, WORKER_KIND]).only([
+        let watching = Watching::kinds([session::KIND, WORKER_KIND]).only([
             EventKind::LeaseExpired,
             EventKind::LeaseRevoked,
             EventKind::LeaseReleased,
@@ -132,37 +131,16 @@ impl Task {
 
     /// What an event asks for.
     fn see(&self, event: &Event) -> Option<Work<'_>> {
-        let lease = event.lease.as_ref()?;
         match (event.kind, event.key.kind()) {
             (EventKind::LeaseExpired | EventKind::LeaseRevoked, session::KIND) => {
                 let key = event.key.clone();
                 Some(Box::pin(async move { self.expire(&key).await }))
             }
-            (EventKind::LeaseExpired | EventKind::LeaseReleased, SERVICE_KIND) => {
-                let key = lease.labels.get("session")?.parse().ok()?;
-                let worker = lease.holder.clone();
-                Some(Box::pin(async move {
-                    // Its worker may have given it back in good order, or be about to say so.
-                    if self.is_gone(&worker).await {
-                        self.worker_lost(&key, &worker).await;
-                    }
-                }))
-            }
+            // Whatever it had ended with it.
             (EventKind::LeaseExpired | EventKind::LeaseReleased, WORKER_KIND) => {
                 Some(Box::pin(self.sweep()))
             }
             _ => None,
-        }
-    }
-
-    async fn is_gone(&self, worker: &Holder) -> bool {
-        let Ok(key) = Key::new(WORKER_KIND, worker.name.as_str()) else {
-            return false;
-        };
-        match self.records.authority.lease(key).await {
-            Ok(presence) => presence.is_none_or(|lease| lease.holder != *worker),
-            // The sweep finds out.
-            Err(_) => false,
         }
     }
 
@@ -175,6 +153,8 @@ impl Task {
 
     async fn try_sweep(&self) -> Result<(), lease::Error> {
         let now = self.records.authority.now().await?;
+        // Read before the sessions: what one of these has is not looked at any further.
+        let workers = self.live(WORKER_KIND, |lease| lease.holder).await?;
         let mut counts = [0; State::ALL.len()];
         let mut suspects = Vec::new();
         let mut old = Vec::new();
@@ -188,10 +168,10 @@ impl Task {
                 if let Some(place) = State::ALL.iter().position(|state| *state == session.state) {
                     counts[place] += 1;
                 }
-                if !session.state.is_terminal() {
-                    suspects.push((record.key, session));
-                } else if session::is_forgettable(&session, now, self.options.remember_ms) {
+                if session::is_forgettable(&session, now, self.options.remember_ms) {
                     old.push(record);
+                } else if session::unattended(&session, |it| workers.contains(it)).is_some() {
+                    suspects.push((record.key, session));
                 }
             }
             for batch in old.chunks(FORGET_AT_ONCE) {
@@ -205,30 +185,35 @@ impl Task {
         if suspects.is_empty() {
             return Ok(());
         }
-        // Read after the sessions: a session that is there has its lease in the same step.
-        let live: HashSet<Key> = self.live(session::KIND).await?.into_keys().collect();
-        let workers = self.live(WORKER_KIND).await?;
-        let gone = |worker: &Holder| {
-            Key::new(WORKER_KIND, worker.name.as_str())
-                .is_ok_and(|key| workers.get(&key) != Some(worker))
+        // Read after the sessions: their workers were there when they claimed them, and a session that is there
+        // has its lease in the same step.
+        let workers = self.live(WORKER_KIND, |lease| lease.holder).await?;
+        let unclaimed = suspects.iter().any(|(_, it)| it.worker.is_none());
+        let kept = if unclaimed {
+            self.live(session::KIND, |lease| lease.key).await?
+        } else {
+            HashSet::new()
         };
-        let (live, gone) = (&live, &gone);
+        let (workers, kept) = (&workers, &kept);
         stream::iter(suspects)
             .for_each_concurrent(AT_ONCE, |(key, session)| async move {
-                match &session.worker {
-                    Some(worker) if gone(worker) => self.worker_lost(&key, worker).await,
-                    // Its worker looks after it.
-                    Some(_) => {}
-                    None if live.contains(&key) => {}
-                    None => self.expire(&key).await,
+                match session::unattended(&session, |it| workers.contains(it)) {
+                    Some(Unattended::Left(worker)) => self.worker_lost(&key, worker).await,
+                    Some(Unattended::Unclaimed) if !kept.contains(&key) => self.expire(&key).await,
+                    Some(Unattended::Unclaimed) | None => {}
                 }
             })
             .await;
         Ok(())
     }
 
-    async fn live(&self, kind: &str) -> Result<HashMap<Key, Holder>, lease::Error> {
-        let mut live = HashMap::new();
+    /// Something of each live lease of a kind.
+    async fn live<T: Eq + Hash>(
+        &self,
+        kind: &str,
+        part: fn(Lease) -> T,
+    ) -> Result<HashSet<T>, lease::Error> {
+        let mut live = HashSet::new();
         let mut after = None;
         loop {
             let page = self
@@ -243,27 +228,42 @@ impl Task {
                 })
                 .await?;
             after = page.items.last().map(|lease| lease.key.clone());
-            live.extend(
-                page.items
-                    .into_iter()
-                    .map(|lease| (lease.key, lease.holder)),
-            );
+            live.extend(page.items.into_iter().map(part));
             if !page.more {
                 return Ok(live);
             }
         }
     }
 
-    /// Ends a session that no worker has. A worker stops its pipeline first and writes the end itself.
+    /// Ends a session that no worker has, and whose lease is gone.
     async fn expire(&self, key: &Key) {
-        match self.records.change(key, session::expire).await {
-            Ok(Changed::Done { previous, .. }) => {
+        match self.try_expire(key).await {
+            Ok(Some(previous)) => {
                 log_expired(key, previous);
                 self.metrics.expired(previous);
             }
-            Ok(Changed::Declined(..) | Changed::Missing) => {}
+            Ok(None) => {}
             Err(error) => tracing::info!(%key, %error, "cannot expire a session yet"),
         }
+    }
+
+    /// The state before, if the session was ended. Of one that a worker has nothing but its record is read: it
+    /// stops its pipeline first and writes the end itself.
+    async fn try_expire(&self, key: &Key) -> Result<Option<State>, lease::Error> {
+        let authority = &*self.records.authority;
+        let Some(record) = authority.record(key.clone()).await? else {
+            return Ok(None);
+        };
+        if session::unattended(&Session::from_record(&record)?, |_| true).is_none() {
+            return Ok(None);
+        }
+        let loaded = sessions::load(authority, &record).await?;
+        let changed: Result<_, lease::Error> =
+            sessions::change_loaded(authority, loaded, session::expire).await;
+        Ok(match changed? {
+            Changed::Done { previous, .. } => Some(previous),
+            Changed::Declined(..) | Changed::Missing => None,
+        })
     }
 
     async fn worker_lost(&self, key: &Key, worker: &Holder) {

@@ -40,6 +40,8 @@ pub enum Declined {
     State(State),
     /// The session is somebody else's business: of a worker, or of another one.
     Attended,
+    /// Its lease lives.
+    Kept,
 }
 
 /// What is left to do for a worker whose claim does not apply.
@@ -163,6 +165,9 @@ pub fn expire(loaded: &Loaded, now: UnixMillis) -> Result<Change, Declined> {
     let mut after = loaded.session.clone();
     if after.worker.is_some() {
         return Err(Declined::Attended);
+    }
+    if loaded.lease.is_some() {
+        return Err(Declined::Kept);
     }
     after.stop_reason = Some(LEASE_EXPIRED.into());
     loaded.go_on(after, (State::Stopped, Reason::LeaseExpired), &[], now)

@@ -40,6 +40,14 @@ fn loaded_with(state: State, worker: Option<Holder>) -> Loaded {
     }
 }
 
+/// The same, without its lease.
+fn lapsed(loaded: &Loaded) -> Loaded {
+    Loaded {
+        lease: None,
+        ..loaded.clone()
+    }
+}
+
 fn request() -> Request {
     Request {
         service_ref: "channel".into(),
@@ -86,6 +94,7 @@ fn declined(why: Declined) -> String {
         // The state itself is compared where the table is made.
         Declined::State(state) => format!("no:{}", state.as_str()),
         Declined::Attended => "attended".into(),
+        Declined::Kept => "kept".into(),
     }
 }
 
@@ -103,7 +112,7 @@ fn end(loaded: &Loaded, ending: &Ending) -> Result<Change, String> {
     session::end(loaded, ending, &[], LATER).map_err(declined)
 }
 
-const TRANSITIONS: [Transition; 17] = [
+const TRANSITIONS: [Transition; 18] = [
     ("stop", |it| session::stop(it, LATER).map_err(declined)),
     ("claim", |it| {
         session::claim(it, &worker(), LATER).map_err(|why| unclaimed(&why))
@@ -133,7 +142,12 @@ const TRANSITIONS: [Transition; 17] = [
     ("end: timeout", |it| {
         end(it, &Ending::PipelineTimeout("why".into()))
     }),
-    ("expire", |it| session::expire(it, LATER).map_err(declined)),
+    ("expire", |it| {
+        session::expire(&lapsed(it), LATER).map_err(declined)
+    }),
+    ("expire while kept", |it| {
+        session::expire(it, LATER).map_err(declined)
+    }),
     ("worker lost", |it| {
         session::worker_lost(it, &worker(), LATER).map_err(declined)
     }),
@@ -176,6 +190,7 @@ end: lease lost: failed failed failed failed - - -
 end: failed: failed failed failed failed - - -
 end: timeout: failed failed failed failed - - -
 expire: stopped attended attended attended attended attended attended
+expire while kept: kept attended attended attended attended attended attended
 worker lost: attended failed failed failed - - -
 another lost: attended attended attended attended attended attended attended
 restarted: attended failed failed failed - - -
@@ -226,7 +241,8 @@ fn an_ended_session_gives_its_idempotency_key_back_in_the_same_step() {
             assert_eq!(removed, freed, "{name} from {state:?}");
             // And its own lease, so that no heartbeat keeps alive what is over.
             let released: Vec<&Key> = step.release.iter().map(|it| &it.key).collect();
-            let expected = if over { vec![&own] } else { vec![] };
+            let has_lease = over && name != "expire";
+            let expected = if has_lease { vec![&own] } else { vec![] };
             assert_eq!(released, expected, "{name} from {state:?}");
         }
     }
@@ -234,15 +250,14 @@ fn an_ended_session_gives_its_idempotency_key_back_in_the_same_step() {
 
 #[test]
 fn what_its_worker_held_for_a_session_ends_with_it() {
-    let mut before = loaded(State::Running);
+    let before = loaded(State::Running);
     let held = ["service:channel", "tuner:0"]
         .map(|key| LeaseRef::from(&lease(key.parse().unwrap(), worker())));
     let own = before.lease.as_ref().map(LeaseRef::from).unwrap();
     let change = session::end(&before, &Ending::Stopped, &held, LATER).unwrap();
     assert_eq!(change.transaction.release, [&held[..], &[own]].concat());
     // A session whose lease expired has none to give back.
-    before.lease = None;
-    let change = session::end(&before, &Ending::Expired, &held, LATER).unwrap();
+    let change = session::end(&lapsed(&before), &Ending::Expired, &held, LATER).unwrap();
     assert_eq!(change.transaction.release, held);
 }
 
@@ -283,7 +298,9 @@ fn an_end_says_why() {
         told(State::Running, &Ending::Expired),
         (Reason::LeaseExpired, None, None, expired.clone())
     );
-    let unclaimed = session::expire(&loaded(State::New), LATER).unwrap().session;
+    let unclaimed = session::expire(&lapsed(&loaded(State::New)), LATER)
+        .unwrap()
+        .session;
     assert_eq!(unclaimed.reason, Reason::LeaseExpired);
     assert_eq!(unclaimed.stop_reason, expired);
     let lost = session::worker_lost(&loaded(State::Running), &worker(), LATER).unwrap();

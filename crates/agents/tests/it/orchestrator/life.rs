@@ -7,7 +7,10 @@ use lease::{
 use leasehold_agents::orchestrator::Profile;
 use leasehold_testkit::wait::until;
 
-use crate::orchestrator::world::{SOON, World};
+use crate::orchestrator::{
+    faulty::Faulty,
+    world::{SOON, World},
+};
 
 #[tokio::test]
 async fn a_session_runs_and_leaves_nothing_behind_when_it_stops() {
@@ -197,6 +200,47 @@ async fn the_sessions_of_a_silent_worker_fail_when_its_leases_lapse() {
     let failed = world.reaches(&key, State::Failed).await;
     assert_eq!(failed.reason, Reason::WorkerLost);
     assert_eq!(world.leases("session").await, [] as [&str; 0]);
+}
+
+/// What a worker has costs a reaper nothing but its place in a page: neither its lease nor its worker is asked
+/// for, however it ends.
+#[tokio::test]
+async fn the_reaper_leaves_sessions_with_a_worker_alone() {
+    let world = World::new();
+    let worker = world.worker(world.options("worker-1", &["0", "1"])).await;
+    let stops = world.accept("one", "virtual", 60_000).await;
+    let expires = world.accept("two", "virtual", 60_000).await;
+    for key in [&stops, &expires] {
+        world.reaches(key, State::Running).await;
+    }
+    let store = Faulty::new(world.authority.clone(), None);
+    let count = |name: &str| store.calls().iter().filter(|it| **it == name).count();
+    let reaper = World::reaper_on(store.clone(), 100, 3_600_000);
+    until(SOON, "it watches", async || count("records") > 0).await;
+    world.ask_to_stop(&stops).await;
+    world.over(&stops).await;
+    let lease = world.authority.lease(expires.clone()).await.unwrap();
+    let revoke = lease::Revoke {
+        id: lease.expect("it lives").id,
+        reason: "test".into(),
+    };
+    world.authority.revoke(revoke).await.unwrap();
+    let expired = world.over(&expires).await;
+    assert_eq!(expired.reason, Reason::LeaseExpired);
+    let looks = count("records");
+    until(SOON, "it looked again", async || {
+        count("records") > looks + 2
+    })
+    .await;
+    reaper.stop().await;
+    // A look asks for the time, for the workers that are there, and for pages of sessions. The one that lost its
+    // lease is read by itself, to see that a worker has it.
+    let calls = store.calls().clone();
+    let known = ["leases", "now", "record", "records", "watch"];
+    assert!(calls.iter().all(|it| known.contains(it)), "{calls:?}");
+    assert!(count("leases") <= count("now"), "{calls:?}");
+    assert!(count("record") <= 1, "{calls:?}");
+    worker.stop().await.unwrap();
 }
 
 #[tokio::test]

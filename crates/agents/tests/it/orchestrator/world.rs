@@ -104,16 +104,16 @@ impl World {
     }
 
     pub fn reaper(&self, interval_ms: u64, remember_ms: u64) -> Reaper {
+        Self::reaper_on(self.authority.clone(), interval_ms, remember_ms)
+    }
+
+    /// A reaper that sees the store through something else.
+    pub fn reaper_on(authority: Arc<dyn Authority>, interval_ms: u64, remember_ms: u64) -> Reaper {
         let options = ReaperOptions {
             interval_ms,
             remember_ms,
         };
-        Reaper::start(
-            self.authority.clone(),
-            Arc::new(System),
-            options,
-            Metrics::default(),
-        )
+        Reaper::start(authority, Arc::new(System), options, Metrics::default())
     }
 
     /// What the API does: session, key and lease in one step.
