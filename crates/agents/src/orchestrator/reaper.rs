@@ -268,7 +268,7 @@ impl Task {
 
     async fn worker_lost(&self, key: &Key, worker: &Holder) {
         let lost = |loaded: &_, now| session::worker_lost(loaded, worker, now);
-        match self.records.change(key, lost).await {
+        match sessions::change(&*self.records.authority, key, lost).await {
             Ok(Changed::Done { .. }) => {
                 tracing::warn!(%key, %worker, "session failed: its worker is gone");
             }

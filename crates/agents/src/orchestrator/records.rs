@@ -25,16 +25,7 @@ impl Records {
         Ok(session.transpose()?)
     }
 
-    /// Makes the kernel's change, if it applies.
-    pub async fn change<D>(
-        &self,
-        key: &Key,
-        decide: impl FnMut(&Loaded, UnixMillis) -> Result<Change, D>,
-    ) -> Result<Changed<D>, Error> {
-        sessions::change(&*self.authority, key, decide).await
-    }
-
-    /// As [`Records::change`], again and again while the authority is out of reach.
+    /// As [`sessions::change`], again and again while the authority is out of reach.
     pub async fn insist<D>(
         &self,
         key: &Key,
@@ -42,7 +33,7 @@ impl Records {
     ) -> Result<Changed<D>, Error> {
         let mut backoff = super::retries();
         loop {
-            match self.change(key, &mut decide).await {
+            match sessions::change(&*self.authority, key, &mut decide).await {
                 Err(error) if error.is_retryable() => {
                     tracing::info!(%key, %error, "cannot update a session; retrying");
                     backoff.pause(&*self.clock).await;

@@ -8,6 +8,7 @@ use lease::{
     session::{self, Session},
 };
 
+use leasehold_client::sessions;
 use leasehold_clock::Backoff;
 
 use super::{alive::Mark, output, records::Records};
@@ -47,7 +48,7 @@ async fn attempt(
             };
             if !session.state.is_terminal() && session.is_of_predecessor(holder) {
                 let restarted = |loaded: &_, now| session::worker_restarted(loaded, holder, now);
-                records.change(&record.key, restarted).await?;
+                sessions::change(&*records.authority, &record.key, restarted).await?;
             }
         }
     }

@@ -4,7 +4,10 @@ use lease::{
     Acquire, Key, LeaseRef, Want,
     session::{self, Declined, Ending, Reason, Session, State, Unclaimed},
 };
-use leasehold_client::{Guard, Keeper, keeper, sessions::Changed};
+use leasehold_client::{
+    Guard, Keeper, keeper,
+    sessions::{self, Changed},
+};
 use tokio::sync::watch;
 
 use super::{
@@ -101,7 +104,7 @@ async fn try_claim(context: &Context, key: &Key) -> Result<Claim, lease::Error> 
         return Ok(Claim::No);
     }
     let mut kept = true;
-    let changed = context.records.change(key, |loaded, now| {
+    let changed = sessions::change(&*context.records.authority, key, |loaded, now| {
         kept = loaded.lease.is_some();
         session::claim(loaded, context.keeper.holder(), now)
     });

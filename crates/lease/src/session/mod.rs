@@ -14,11 +14,7 @@ mod unattended;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::{
-    Expect, Invalid, Key, Note, Record, Revision, Transaction, UnixMillis, Write,
-    planted::{Bug, planted},
-    text::is_plain,
-};
+use crate::{Invalid, Key, Note, Record, UnixMillis, Write, text::is_plain};
 
 pub use ending::Ending;
 pub use start::{
@@ -243,19 +239,6 @@ pub struct Session {
 }
 
 impl Session {
-    /// Moves on, if the table allows it.
-    fn become_state(&mut self, next: State, reason: Reason, now: UnixMillis) -> bool {
-        if !self.state.may_become(next) && !planted(Bug::EndedSessionGoesOn) {
-            return false;
-        }
-        self.state = next;
-        if reason != Reason::None {
-            self.reason = reason;
-        }
-        self.updated_at = now;
-        true
-    }
-
     /// The record of this session.
     pub fn to_write(&self) -> Write {
         let value = serde_json::to_string(self).expect("a session is plain data");
@@ -269,28 +252,6 @@ impl Session {
     /// The session in a record.
     pub fn from_record(record: &Record) -> Result<Self, Invalid> {
         serde_json::from_str(&record.value).map_err(|_| Invalid::new("session", "a session record"))
-    }
-
-    /// The change of a session that was read at `revision`. A terminal session gives its idempotency key
-    /// and its reservation back in the same step, so that a retry starts afresh and nothing is left behind.
-    fn update(&self, revision: Revision) -> Transaction {
-        let mut writes = vec![self.to_write()];
-        if self.state.is_terminal() && !planted(Bug::IntentOutlivesSession) {
-            let freed = [Some(self.intent_key()), self.reservation()];
-            writes.extend(freed.into_iter().flatten().map(|key| Write {
-                key,
-                value: None,
-                note: None,
-            }));
-        }
-        Transaction {
-            expect: vec![Expect {
-                key: key(self.session_id),
-                revision: Some(revision),
-            }],
-            writes,
-            ..Transaction::default()
-        }
     }
 }
 

@@ -1,10 +1,11 @@
 //! What happens to a session that exists. Each transition takes the session as it was loaded, and gives the
 //! session afterwards with the one transaction that makes it so, or says why it does not apply.
 
-use super::{Ending, Reason, Session, State};
+use super::{Ending, Reason, Session, State, key};
 use crate::{
-    Holder, Invalid, Lease, LeaseRef, Record, Renew, Renewal, Renewals, Revision, Transaction,
-    UnixMillis,
+    Expect, Holder, Invalid, Lease, LeaseRef, Record, Renew, Renewal, Renewals, Revision,
+    Transaction, UnixMillis, Write,
+    planted::{Bug, planted},
 };
 
 /// The contract's word for a session whose lease ran out.
@@ -65,9 +66,10 @@ impl Loaded {
         })
     }
 
-    /// The one way on. `after` is the session but for its state. A session that ends takes its own lease with
-    /// it, and those that were `held` for it, in the same step: whoever is over is not kept alive by a
-    /// heartbeat, and no moment shows one without the other.
+    /// The one way on, if the table allows it. `after` is the session but for its state. A session that ends
+    /// gives everything back in the same step, so that a retry starts afresh and no moment shows one without
+    /// the other: its idempotency key, its reservation, what was `held` for it, and its own lease, since whoever
+    /// is over is not kept alive by a heartbeat.
     fn go_on(
         &self,
         mut after: Session,
@@ -76,15 +78,36 @@ impl Loaded {
         now: UnixMillis,
     ) -> Result<Change, Declined> {
         let previous = self.session.state;
-        if !after.become_state(next, reason, now) {
+        if !previous.may_become(next) && !planted(Bug::EndedSessionGoesOn) {
             return Err(Declined::State(previous));
         }
-        let mut transaction = after.update(self.revision);
+        after.state = next;
+        after.updated_at = now;
+        if reason != Reason::None {
+            after.reason = reason;
+        }
+        let mut transaction = Transaction {
+            expect: vec![Expect {
+                key: key(after.session_id),
+                revision: Some(self.revision),
+            }],
+            writes: vec![after.to_write()],
+            ..Transaction::default()
+        };
         if next.is_terminal() {
             transaction.release = held.to_vec();
+            let own = self.lease.as_ref().map(LeaseRef::from);
+            transaction.release.extend(own);
+        }
+        if next.is_terminal() && !planted(Bug::IntentOutlivesSession) {
+            let freed = [Some(after.intent_key()), after.reservation()];
             transaction
-                .release
-                .extend(self.lease.as_ref().map(LeaseRef::from));
+                .writes
+                .extend(freed.into_iter().flatten().map(|key| Write {
+                    key,
+                    value: None,
+                    note: None,
+                }));
         }
         Ok(Change {
             previous,
