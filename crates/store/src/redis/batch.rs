@@ -1,7 +1,7 @@
 //! Acquires and releases of many callers go to Redis together: while some are on their way, others
 //! collect, and then go as one script that decides them one after the other. What the script costs by
 //! itself, and writing the counters and indexes, is shared by all of them; a caller that is alone
-//! waits for nobody.
+//! sends by itself and waits for nobody.
 
 use std::{
     collections::VecDeque,
@@ -47,6 +47,8 @@ struct Queued {
 struct State {
     queue: VecDeque<Queued>,
     on_the_way: usize,
+    /// Whether a caller sends by itself.
+    lone: bool,
 }
 
 /// The commands of this replica that wait to be sent.
@@ -58,6 +60,14 @@ pub(super) struct Batches {
 impl Batches {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The way of a caller that found nobody else under way.
+    fn lone(&self) -> Option<Lone<'_>> {
+        let mut state = self.lock();
+        let free = !state.lone && state.on_the_way == 0 && state.queue.is_empty();
+        state.lone |= free;
+        free.then(|| Lone(self))
     }
 
     /// Stands in the queue, and takes a place on the way if one became free, so that somebody is
@@ -102,6 +112,16 @@ impl Batches {
     }
 }
 
+/// Held by a caller that sends by itself, without a task in between. Nobody waits for it: a caller that
+/// stops to poll keeps it, and the others go the way of [`InFlight`].
+struct Lone<'a>(&'a Batches);
+
+impl Drop for Lone<'_> {
+    fn drop(&mut self) {
+        self.0.lock().lone = false;
+    }
+}
+
 /// A place on the way, held by the task that sends and never by a caller: a caller may stop to poll its
 /// future at any point. When it is given up, those who wait get it.
 struct InFlight(Arc<Inner>);
@@ -120,6 +140,9 @@ impl Drop for InFlight {
 
 /// Has one command decided.
 pub(super) async fn decide(inner: &Arc<Inner>, command: Command) -> Result<Value, Error> {
+    if let Some(_lone) = inner.batches.lone() {
+        return alone(inner, &command, command.repeat).await;
+    }
     let (reply, answer) = oneshot::channel();
     let place = inner.batches.join(Queued { command, reply })?;
     drop(place.then(|| InFlight(inner.clone())));

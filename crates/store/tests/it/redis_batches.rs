@@ -146,3 +146,27 @@ async fn a_server_that_froze_is_used_again_whatever_became_of_the_callers() {
     .await;
     drop(unpolled);
 }
+
+/// Whoever is alone sends by itself. Halfway there it may be left alone for as long as its caller likes.
+#[tokio::test]
+async fn a_lone_caller_that_stops_halfway_holds_up_nobody() {
+    let server = Server::start().await;
+    let store = Redis::open_url(&server.url()).await.expect("opens");
+    let granted = |answer| matches!(answer, Ok(Acquired::Granted { .. }));
+    let mut lone = store.acquire(ask("lone", 60_000));
+    assert!(futures_util::poll!(&mut lone).is_pending(), "on its way");
+    for number in 0..3 {
+        assert!(granted(
+            store.acquire(ask(&format!("one-{number}"), 60_000)).await
+        ));
+        let many = (0..100).map(|caller| store.acquire(ask(&format!("{number}-{caller}"), 60_000)));
+        assert!(join_all(many).await.into_iter().all(granted));
+    }
+    assert!(granted(lone.await));
+    // Nor does one that went away.
+    for number in 0..3 {
+        let mut gone = store.acquire(ask(&format!("gone-{number}"), 60_000));
+        assert!(futures_util::poll!(&mut gone).is_pending(), "on its way");
+    }
+    assert!(granted(store.acquire(ask("last", 60_000)).await));
+}

@@ -34,30 +34,31 @@ do
     asked[n * 3 - 1], asked[n * 3] = names(key)
     from = from + size
   end
-  local values, empty, newest = {}, {}, {}
+  local values, newest
   if #keys > 0 then
     values = call('MGET', unpack(asked))
     newest = call('ZMSCORE', LAST, unpack(keys))
   end
-  for n = 2, #asked, 3 do
-    if not values[n] then empty[#empty + 1] = asked[n] end
-  end
-  -- Another type than a string looks like nothing there, and was not written by us.
-  local strange = #empty > 0 and call('EXISTS', unpack(empty)) > 0
 
-  local kept, gone, timers, listed, unlisted, idle, news = {}, {}, {}, {}, {}, {}, {}
-  local joined, parted, watched, newer = {}, {}, nil, {}
+  -- What is written once for all commands. A list is made with its first values: most have no more.
+  local kept, gone, timers, listed, unlisted, idle, newer, news
+  local joined, parted, watched, number = {}, {}, nil, nil
+  local function add(list, first, second)
+    if not list then return {first, second} end
+    list[#list + 1] = first
+    list[#list + 1] = second
+    return list
+  end
   local function emit(n, event, key, id, name, incarnation, token, expires, labels, terms)
     revision = revision + 1
-    local number = format('%.0f', revision)
+    number = format('%.0f', revision)
     call('XADD', EVENTS, 'MAXLEN', '~', HISTORY, number .. '-0', 'event', event, 'at', at, 'key', key,
       'lease', id, 'holder', name, 'incarnation', incarnation, 'token', token, 'expires', expires,
       'labels', labels, 'detail', '', 'terms', terms, 'before', newest[n] or '')
-    newer[#newer + 1] = number
-    newer[#newer + 1] = key
+    newer = add(newer, number, key)
     if watched == nil then watched = call('PUBSUB', 'NUMSUB', NEWS)[2] > 0 end
     if watched then
-      news[#news + 1] = {number, at, event, key, id, name, incarnation, token, expires, labels, '', ''}
+      news = add(news, {number, at, event, key, id, name, incarnation, token, expires, labels, '', ''})
     end
   end
 
@@ -73,15 +74,11 @@ do
     if waiting and call('EXISTS', QUEUE .. key) == 1 then return end
     emit(n, 'lease_released', key, id, name, incarnation, token, expires, labels,
       table.concat({ttl, policy, grace, death, acquired, renewed, sub(packed, rest)}, ' '))
-    kept[#kept + 1] = asked[n * 3 - 2]
-    kept[#kept + 1] = 'released' .. sub(packed, 1, rest - 1)
-    gone[#gone + 1] = asked[n * 3 - 1]
-    unlisted[#unlisted + 1] = key
-    idle[#idle + 1] = at
-    idle[#idle + 1] = key
-    local members = parted[name] or {}
-    parted[name] = members
-    members[#members + 1] = incarnation .. '|' .. key
+    kept = add(kept, asked[n * 3 - 2], 'released' .. sub(packed, 1, rest - 1))
+    gone = add(gone, asked[n * 3 - 1])
+    unlisted = add(unlisted, key)
+    idle = add(idle, at, key)
+    parted[name] = add(parted[name], incarnation .. '|' .. key)
     return 1
   end
 
@@ -103,7 +100,7 @@ do
       end
       return {'R', key, 'held', holder, process, token, left, its_labels}
     end
-    if there or (strange and call('EXISTS', asked[n * 3 - 1]) == 1) then return end
+    if there then return end
     if packed then
       local token = tonumber((match(packed, ENDED_TOKEN)))
       if token > last then last = token end
@@ -112,24 +109,20 @@ do
     last = last + 1
     if last < now then last = now end
     if last > MAX_TOKEN then return end
-    local token, expires = format('%.0f', last), format('%.0f', now + ttl)
+    local token, expires = last == now and at or format('%.0f', last), format('%.0f', now + ttl)
     local lapses = policy == '1' and format('%.0f', expires + grace) or expires
+    -- Another type than a string looked like nothing there, and was not written by us.
+    local value = sub(key, 1, 5) == 'node:' and '1' or name
+    if not call('SET', asked[n * 3 - 1], value, 'NX', 'PXAT', lapses) then return end
     local id = lease_id(now, revision + 1)
     emit(n, 'lease_acquired', key, id, name, incarnation, token, expires, labels, '')
-    call('SET', asked[n * 3 - 1], sub(key, 1, 5) == 'node:' and '1' or name, 'PXAT', lapses)
     packed = pack_facts({ended = '', token = token, name = name, incarnation = incarnation,
       expires = expires, renewed = '0', ttl = ttl, policy = policy, grace = grace, handoff = '',
       id = id, death = death, acquired = at, labels = labels, rest = ''})
-    local k = #kept
-    kept[k + 1], kept[k + 2], kept[k + 3], kept[k + 4] = asked[n * 3 - 2], packed, asked[n * 3], token
-    timers[#timers + 1] = lapses
-    timers[#timers + 1] = key
-    listed[#listed + 1] = '0'
-    listed[#listed + 1] = key
-    local members = joined[name] or {}
-    joined[name] = members
-    members[#members + 1] = '0'
-    members[#members + 1] = incarnation .. '|' .. key
+    kept = add(add(kept, asked[n * 3 - 2], packed), asked[n * 3], token)
+    timers = add(timers, lapses, key)
+    listed = add(listed, '0', key)
+    joined[name] = add(joined[name], '0', incarnation .. '|' .. key)
     return key .. '\31' .. packed
   end
 
@@ -141,23 +134,23 @@ do
     undecided = n + 1
     next_arg = starts[n + 1] or from
   end
-  if #kept > 0 then
+  if kept then
     call('MSET', unpack(kept))
-    call('HSET', META, 'revision', format('%.0f', revision), 'now', at)
+    call('HSET', META, 'revision', number, 'now', at)
     call('ZADD', LAST, unpack(newer))
   end
-  if #gone > 0 then
+  if gone then
     call('DEL', unpack(gone))
     call('ZREM', EXPIRY, unpack(unlisted))
     call('ZREM', INDEX, unpack(unlisted))
     call('ZADD', IDLE, unpack(idle))
   end
-  if #timers > 0 then
+  if timers then
     call('ZADD', EXPIRY, unpack(timers))
     call('ZADD', INDEX, unpack(listed))
   end
   for name, members in pairs(parted) do call('ZREM', HOLDER .. name, unpack(members)) end
   for name, members in pairs(joined) do call('ZADD', HOLDER .. name, unpack(members)) end
-  if #news > 0 then call('PUBLISH', NEWS, cjson.encode(news)) end
+  if news then call('PUBLISH', NEWS, cjson.encode(news)) end
 end
 if undecided > count then return answers end
