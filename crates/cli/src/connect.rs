@@ -85,15 +85,25 @@ fn read_credential(file: &Path) -> std::io::Result<SecretString> {
     Ok(fs::read_to_string(file)?.trim().to_owned().into())
 }
 
-/// A client of the configured server. Nothing is sent yet.
+/// How long a command waits for an answer. Longer than a holder, which has other servers to ask and a deadline:
+/// an import that ends halfway because a server was busy for a second helps nobody.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+
+/// A client of the configured server, for a command that asks once. Nothing is sent yet.
 pub fn client(config: &Config) -> Result<Client, Failure> {
+    let mut options = options(config)?;
+    options.limit = ANSWER_LIMIT;
+    Client::new(options).map_err(|error| Failure::new(Exit::Usage, error))
+}
+
+fn options(config: &Config) -> Result<Options, Failure> {
     let (token, _) = credential(config)?;
     let mut options = Options::new(url(config));
     options.token = token;
     options.trust = trust(config)?;
     // Whoever is killed is dead to the server only when its guardians have ended what it ran (L15).
     options.lifeline = Some(Arc::new(Guardians));
-    Client::new(options).map_err(|error| Failure::new(Exit::Usage, error))
+    Ok(options)
 }
 
 /// What a server's refusal means for the binary.
@@ -105,9 +115,11 @@ pub fn refused(error: Error) -> Failure {
     lease::Error::from(error).into()
 }
 
-/// The configured server as an authority. Nothing is sent yet.
+/// The configured server as an authority, for a holder. Nothing is sent yet.
 pub fn authority(config: &Config) -> Result<Arc<dyn Authority>, Failure> {
-    Ok(Arc::new(Remote::new(client(config)?)))
+    let client = Client::new(options(config)?);
+    let client = client.map_err(|error| Failure::new(Exit::Usage, error))?;
+    Ok(Arc::new(Remote::new(client)))
 }
 
 fn trust(config: &Config) -> Result<Trust, Failure> {

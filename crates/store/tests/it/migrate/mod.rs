@@ -20,7 +20,7 @@ async fn moved(from: &str, to: &str) -> Report {
 
 /// Every ordered pair of backends, also two of the same sort.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn heavy_every_home_moves_to_every_home() {
+async fn heavy_every_store_moves_to_every_store() {
     let backends = Backends::start().await;
     let mut number = 0;
     for from in ["embedded", "postgres", "redis"] {
