@@ -140,7 +140,8 @@ section! {
         listen: SocketAddr = SocketAddr::from(([127, 0, 0, 1], 8080)),
         /// Where Prometheus metrics are served; workers have the ports after it.
         metrics_listen: SocketAddr = SocketAddr::from(([127, 0, 0, 1], 9107)),
-        /// The host under which other managers reach `listen`; the host's name when absent.
+        /// The host under which other managers reach `listen`; the host's name when absent. Managers with the same
+        /// one count as one host when cameras are spread.
         advertise_host: Option<String> = None,
         /// How workers are run.
         worker: WorkerSettings = WorkerSettings::default(),

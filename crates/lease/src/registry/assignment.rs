@@ -8,6 +8,7 @@ use std::{
 
 use super::{
     Member, Runner, RunnerStatus, Site, SiteCamera,
+    hosts::{ALONE, Hosts},
     site::{Demands, meets},
 };
 use crate::rendezvous::{self, Node};
@@ -90,10 +91,16 @@ pub struct Split {
     runners: HashMap<Arc<str>, Arc<str>>,
     /// How many cameras each runner has.
     counts: HashMap<Arc<str>, u32>,
+    /// What each runner weighs per camera that it could take, by its host.
+    weights: HashMap<Arc<str>, u32>,
 }
 
-/// How many cameras a runner may have.
-type Room = fn(&Runner) -> u32;
+impl Split {
+    /// How much a runner with this much room weighs among the others.
+    pub fn weight(&self, runner: &str, room: u32) -> u32 {
+        room.saturating_mul(self.weights.get(runner).copied().unwrap_or(ALONE))
+    }
+}
 
 /// A decision in the making.
 struct Round<'a> {
@@ -114,13 +121,20 @@ impl Site {
     /// The split as if nothing were held yet.
     pub fn split(&self) -> Split {
         let round = Round::new(self);
+        let hosts = Hosts::of(self);
+        let weights = round.members.iter();
+        let weights = weights.map(|(name, member)| ((*name).clone(), hosts.weight(member)));
+        let mut split = Split {
+            weights: weights.collect(),
+            ..Split::default()
+        };
         let nodes: Vec<Node<'_>> = round
             .members
             .iter()
             .map(|(name, member)| Node {
                 name,
                 weight: if member.takes() {
-                    member.runner.capacity
+                    split.weight(name, member.runner.capacity)
                 } else {
                     0
                 },
@@ -129,7 +143,6 @@ impl Site {
             .collect();
         let names: Vec<&str> = round.cameras.iter().map(|(name, ..)| &***name).collect();
         let ideal = rendezvous::assign(&nodes, &names, |target, node| round.suits(target, node));
-        let mut split = Split::default();
         for ((name, ..), node) in round.cameras.iter().zip(ideal) {
             if let Some(node) = node {
                 let runner = round.members[node].0;
@@ -145,7 +158,7 @@ impl Site {
         let mut round = Round::new(self);
         round.compare_with(split);
         let open = round.sort_out();
-        round.place(&open);
+        round.place(&open, split);
         round.balance();
         round.decisions
     }
@@ -274,7 +287,7 @@ impl<'a> Round<'a> {
     }
 
     /// Finds a runner for everything that has none.
-    fn place(&mut self, open: &[(usize, Reason)]) {
+    fn place(&mut self, open: &[(usize, Reason)], split: &Split) {
         let mut rest = Vec::new();
         // First where it belongs, as long as that runner has less than its share: what was moved
         // away from one runner for balance must not fall back to it.
@@ -286,7 +299,13 @@ impl<'a> Round<'a> {
                 _ => rest.push((target, reason)),
             }
         }
-        let rest = self.settle_with_room(rest, Self::suits, Runner::allowed);
+        // Then wherever somebody has less than its share: what is placed there does not move again.
+        let rest = self.settle_with_room(rest, split, Self::suits, |round, node| {
+            round.counts[node].saturating_sub(round.load[node])
+        });
+        let rest = self.settle_with_room(rest, split, Self::suits, |round, node| {
+            round.left(node, Runner::allowed)
+        });
         // The version that it belongs to has no room: it stays until there is some.
         let (stay, rest): (Vec<_>, Vec<_>) = rest
             .into_iter()
@@ -295,20 +314,26 @@ impl<'a> Round<'a> {
             self.settle(target, Reason::Kept, self.holder(target));
         }
         // Rather on a runner that is busy than with nobody, and rather on the other version.
-        let all: Room = |runner| runner.capacity;
-        let rest = self.settle_with_room(rest, Self::suits, all);
-        let rest = self.settle_with_room(rest, Self::could_have, all);
+        let all = |round: &Self, node| round.left(node, |runner| runner.capacity);
+        let rest = self.settle_with_room(rest, split, Self::suits, all);
+        let rest = self.settle_with_room(rest, split, Self::could_have, all);
         for (target, reason) in rest {
             self.settle(target, reason, None);
         }
+    }
+
+    /// How many more a runner may have when it may have so many in all.
+    fn left(&self, node: usize, room: fn(&Runner) -> u32) -> u32 {
+        room(&self.members[node].1.runner).saturating_sub(self.load[node])
     }
 
     /// Gives these cameras to runners with room, and returns those for which there is none.
     fn settle_with_room(
         &mut self,
         open: Vec<(usize, Reason)>,
+        split: &Split,
         suits: fn(&Self, usize, usize) -> bool,
-        room: Room,
+        room: fn(&Self, usize) -> u32,
     ) -> Vec<(usize, Reason)> {
         if open.is_empty() {
             return open;
@@ -316,12 +341,16 @@ impl<'a> Round<'a> {
         let nodes: Vec<Node<'_>> = self
             .members
             .iter()
-            .zip(&self.load)
-            .map(|((name, member), load)| {
-                let left = room(&member.runner).saturating_sub(*load);
+            .enumerate()
+            .map(|(node, (name, member))| {
+                let left = room(self, node);
                 Node {
                     name,
-                    weight: if member.takes() { left } else { 0 },
+                    weight: if member.takes() {
+                        split.weight(name, left)
+                    } else {
+                        0
+                    },
                     capacity: Some(left),
                 }
             })

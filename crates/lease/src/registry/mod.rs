@@ -6,6 +6,7 @@ mod assignment;
 mod camera;
 mod deployment;
 mod fleet;
+mod hosts;
 mod load;
 mod polygon;
 mod report;

@@ -35,7 +35,8 @@ pub(crate) fn plan(site: &Site) -> Plan {
 /// Why a camera is where it is.
 pub(crate) fn explain(site: &Site, it: &SiteCamera) -> Explanation {
     let name = it.camera.camera_uuid.as_str();
-    let decisions = site.decide(&site.split());
+    let split = site.split();
+    let decisions = site.decide(&split);
     let decision = decisions.get(name);
     let mut held: HashMap<&str, u32> = HashMap::new();
     for holding in site.holdings.values() {
@@ -49,7 +50,7 @@ pub(crate) fn explain(site: &Site, it: &SiteCamera) -> Explanation {
             let load = held.get(runner.runner_id.as_str()).copied().unwrap_or(0);
             let node = Node {
                 name: &runner.runner_id,
-                weight: runner.capacity,
+                weight: split.weight(&runner.runner_id, runner.capacity),
                 capacity: None,
             };
             let obstacles = site.obstacles(it, member, load);

@@ -703,6 +703,25 @@ async fn a_heartbeat_after_a_long_silence_brings_the_runner_back() {
     assert_eq!(status, 404);
 }
 
+#[tokio::test]
+async fn cameras_are_spread_over_hosts_before_runners() {
+    let server = start().await;
+    for (runner, host) in [("x1", "x"), ("x2", "x"), ("y1", "y")] {
+        let body = json!({"runner_id": runner, "tenant_id": "t", "site_id": "s", "capacity": 16,
+            "deployment_group": "g", "deployment_version": "1", "host": host, "port": 1});
+        let path = "/api/v1/runners/register/";
+        let (status, answer) = server.call(ADMIN, "POST", path, body).await;
+        assert_eq!(status, 200, "{answer}");
+    }
+    for n in 0..16 {
+        server.camera("t", "s", &format!("cam-{n:02}")).await;
+    }
+    let plan = get(&server, "/api/v1/tenants/t/sites/s/plan").await;
+    let runners = names(&plan["moves"], "to");
+    let count = |runner: &str| runners.iter().filter(|it| *it == runner).count();
+    assert_eq!((count("x1"), count("x2"), count("y1")), (4, 4, 8), "{plan}");
+}
+
 /// Only where time is moved by hand: a runner is busy for half a minute before anything moves.
 #[tokio::test]
 async fn a_busy_runner_is_given_fewer_cameras_and_all_again_when_it_is_idle() {

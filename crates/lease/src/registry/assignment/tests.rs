@@ -73,7 +73,7 @@ fn change(site: &mut Site, name: &str, change: impl FnOnce(&mut crate::registry:
     add(site, camera.into());
 }
 
-fn deploy(site: &mut Site, deployment: Deployment) {
+pub fn deploy(site: &mut Site, deployment: Deployment) {
     let group = deployment.deployment_group.as_str().into();
     site.deployments.insert(group, Arc::new(deployment));
 }
@@ -220,7 +220,7 @@ fn a_camera_that_is_switched_off_is_given_up_and_counts_for_nobody() {
     assert_eq!(moves(&site)[0].2, None, "everybody is full now");
 }
 
-fn deployment(state: DeploymentState, shifted: &[&str]) -> Deployment {
+pub fn deployment(state: DeploymentState, shifted: &[&str]) -> Deployment {
     Deployment {
         tenant_id: "t".into(),
         site_id: "s".into(),
