@@ -1,26 +1,25 @@
 //! Runners as records. A runner's presence is a lease of the kind `runner`, and what it reports
 //! is carried by the renewals of that lease: a heartbeat writes no record.
 
-use std::collections::HashMap;
+mod registration;
+mod view;
 
 use lease::{
-    Acquire, Authority, Cause, Committed, Holder, HolderName, Incarnation, Key, Labels, Lease,
-    LeaseQuery, LeaseRef, RecordQuery, Status, Transaction, Ttl, UnixMillis, Write,
-    registry::{Allowance, CAMERA, RUNNER, Report, Runner, RunnerStatus, is_name, presence_key},
+    Authority, Committed, Holder, HolderName, Key, Lease, LeaseQuery, LeaseRef, RecordQuery,
+    Status, Transaction, UnixMillis, Write,
+    registry::{Allowance, CAMERA, RUNNER, Runner, RunnerStatus, is_name, presence_key},
 };
-use leasehold_api::{Code, RegisterRequest, Seconds};
+use leasehold_api::Code;
 use leasehold_client::documents::Attempts;
-use serde_json::Map;
-use sha2::{Digest as _, Sha256};
 
 use super::{
-    SiteId, index_kind, invalid,
+    SiteId, index_kind,
     store::{self, Found},
 };
 use crate::{App, Reject, auth::Caller, query::MAX_PAGE};
 
-/// How many cameras a runner may have when it does not say.
-const DEFAULT_CAPACITY: u32 = 16;
+pub(crate) use registration::{presence_of, register};
+pub(crate) use view::{shown, shown_all, word};
 
 pub(crate) fn unknown() -> Reject {
     Reject::new(Code::RunnerNotFound, "no such runner is registered")
@@ -151,159 +150,6 @@ pub(crate) async fn live(
     }
 }
 
-/// How a registration went.
-pub(crate) struct Registered {
-    pub runner: Found<Runner>,
-    /// Whether nobody with this name was known before.
-    pub fresh: bool,
-}
-
-/// A runner comes, or comes back. A new incarnation takes over once the one before is no longer
-/// present, and what that one had is released.
-pub(crate) async fn register(
-    app: &App,
-    caller: &Caller,
-    request: RegisterRequest,
-) -> Result<Registered, Reject> {
-    let authority = app.authority();
-    super::enter(caller, &request.tenant_id, &request.site_id)?;
-    let ttl = match request.ttl_seconds {
-        None => Runner::DEFAULT_PRESENCE,
-        Some(ttl) if (1000..=3_600_000).contains(&ttl.millis()) => Ttl::from_millis(ttl.millis())?,
-        Some(_) => return Err(Reject::field("ttl_seconds", "1 to 3600 seconds")),
-    };
-    let mut attempts = Attempts::default();
-    loop {
-        attempts.next().await?;
-        let now = authority.now().await?;
-        let runner = runner(&request, ttl, now)?;
-        let place = place(&runner);
-        let before = place_in(authority, &runner.tenant_id, &runner.runner_id).await?;
-        let key = place.key(RUNNER, &runner.runner_id)?;
-        let index = index_key(&runner.tenant_id, &runner.runner_id)?;
-        let old = match &before {
-            Some(before) => {
-                let key = before.value.key(RUNNER, &runner.runner_id)?;
-                store::load::<Runner>(authority, key).await?
-            }
-            None => None,
-        };
-        let created = old.as_ref().map_or(now, |old| old.created_at);
-        let mut expect = vec![match &before {
-            Some(before) => before.expect(),
-            None => store::absent(index.clone()),
-        }];
-        expect.extend(old.as_ref().map(Found::expect));
-        let mut writes = vec![
-            store::put(index, &place, created, now, "registered")?,
-            store::put(key.clone(), &runner, created, now, "registered")?,
-        ];
-        if let Some(old) = old.as_ref().filter(|old| old.key != key) {
-            writes.push(store::remove(old.key.clone(), "moved"));
-        }
-        let transaction = Transaction {
-            expect,
-            writes,
-            acquire: Some(presence_of(&runner)?),
-            ..Transaction::default()
-        };
-        match store::commit(app, transaction).await? {
-            Committed::Done { .. } => {
-                release_others(app, &runner).await?;
-                let found = store::load(authority, key).await?.ok_or_else(unknown)?;
-                return Ok(Registered {
-                    runner: found,
-                    fresh: before.is_none(),
-                });
-            }
-            Committed::Refused(refusal) => {
-                let reject = in_use(&runner.runner_id);
-                return Err(match refusal.cause {
-                    Cause::Held { left_ms, .. } => {
-                        reject.retry_after(Seconds::from_millis(left_ms.max(1)))
-                    }
-                    _ => reject,
-                });
-            }
-            Committed::Conflict { .. } => {}
-        }
-    }
-}
-
-fn in_use(id: &str) -> Reject {
-    Reject::new(
-        Code::RunnerAlreadyRegistered,
-        format!("another live incarnation has the id {id}"),
-    )
-}
-
-fn runner(request: &RegisterRequest, presence_ttl: Ttl, now: UnixMillis) -> Result<Runner, Reject> {
-    let incarnation = match &request.incarnation {
-        Some(incarnation) => Incarnation::new(incarnation)?,
-        None => address_incarnation(&request.host, request.port)?,
-    };
-    let runner = Runner {
-        runner_id: request.runner_id.clone(),
-        tenant_id: request.tenant_id.clone(),
-        site_id: request.site_id.clone(),
-        deployment_group: request.deployment_group.clone(),
-        deployment_version: request.deployment_version.clone(),
-        host: request.host.clone(),
-        port: request.port,
-        capacity: request.capacity.unwrap_or(DEFAULT_CAPACITY),
-        metrics_port: request.metrics_port,
-        capabilities: request.capabilities.clone(),
-        incarnation,
-        status: RunnerStatus::Active,
-        drains_hard: false,
-        current_load: 0,
-        metrics: Map::new(),
-        allowance: None,
-        presence_ttl,
-        registered_at: now,
-        last_heartbeat: now,
-    };
-    runner.validate().map_err(invalid)?;
-    Ok(runner)
-}
-
-/// What a runner that names no incarnation is known by: where it listens. The same name on another host
-/// or port is another one.
-fn address_incarnation(host: &str, port: u16) -> Result<Incarnation, Reject> {
-    if let Ok(readable) = Incarnation::new(format!("{host}_{port}")) {
-        return Ok(readable);
-    }
-    let digest = Sha256::digest(format!("{host}_{port}"));
-    Ok(Incarnation::new(hex::encode(&digest[..16]))?)
-}
-
-/// Asks for the lease that says a runner is there, for as long as it registered. Its proven death ends
-/// it, as it does its cameras' leases.
-pub(crate) fn presence_of(runner: &Runner) -> Result<Acquire, Reject> {
-    let labels = [
-        (lease::TENANT.to_owned(), runner.tenant_id.clone()),
-        (lease::SITE.to_owned(), runner.site_id.clone()),
-    ];
-    Ok(Acquire {
-        labels: Labels::new(labels.into())?,
-        release_on_death: true,
-        ..Acquire::one(
-            presence_key(&runner.tenant_id, &runner.runner_id)?,
-            holder(runner)?,
-            runner.presence_ttl,
-        )
-    })
-}
-
-/// Releases what earlier incarnations of a runner had.
-async fn release_others(app: &App, runner: &Runner) -> Result<usize, Reject> {
-    let cameras = cameras_of(app, runner).await?;
-    let others = cameras
-        .iter()
-        .filter(|lease| lease.holder.incarnation != runner.incarnation);
-    release(app, others.map(LeaseRef::from).collect()).await
-}
-
 /// The camera leases under a runner's name and tenant.
 pub(crate) async fn cameras_of(app: &App, runner: &Runner) -> Result<Vec<Lease>, Reject> {
     live(
@@ -422,98 +268,4 @@ pub(crate) async fn allow(
         ..Transaction::default()
     };
     store::commit(app, transaction).await.map(drop)
-}
-
-/// The word for what a runner is ordered to do.
-pub(crate) fn word(status: RunnerStatus) -> &'static str {
-    match status {
-        RunnerStatus::Active => "active",
-        RunnerStatus::Draining => "draining",
-        RunnerStatus::Cordoned => "cordoned",
-        RunnerStatus::Inactive => "inactive",
-    }
-}
-
-/// A runner as callers see it.
-pub(crate) fn view(
-    runner: &Found<Runner>,
-    presence: Option<&Lease>,
-    cameras: Vec<String>,
-) -> leasehold_api::Runner {
-    let report = presence.map(Report::of).unwrap_or_default();
-    let it = &runner.value;
-    leasehold_api::Runner {
-        runner_id: it.runner_id.clone(),
-        tenant_id: it.tenant_id.clone(),
-        site_id: it.site_id.clone(),
-        deployment_group: it.deployment_group.clone(),
-        deployment_version: it.deployment_version.clone(),
-        host: it.host.clone(),
-        port: it.port,
-        capacity: it.capacity,
-        allowance: it.allowance.map(|_| it.allowed()),
-        metrics_port: it.metrics_port,
-        capabilities: it.capabilities.clone(),
-        incarnation: Some(it.incarnation.as_str().to_owned()),
-        status: word(match presence {
-            Some(_) => it.status,
-            None => RunnerStatus::Inactive,
-        })
-        .to_owned(),
-        current_load: report.current_load,
-        metrics: report.metrics,
-        registered_at: it.registered_at.into(),
-        last_heartbeat: presence.map(|lease| lease.renewed_at.unwrap_or(lease.acquired_at).into()),
-        present_until: presence.map(|lease| lease.expires_at.into()),
-        assigned_cameras: cameras,
-    }
-}
-
-/// One runner with what it holds.
-pub(crate) async fn shown(
-    app: &App,
-    runner: &Found<Runner>,
-) -> Result<leasehold_api::Runner, Reject> {
-    let presence = presence(app.authority(), &runner.value).await?;
-    let cameras = cameras_of(app, &runner.value).await?;
-    let cameras = cameras
-        .iter()
-        .map(|lease| lease.key.id().to_owned())
-        .collect();
-    Ok(view(runner, presence.as_ref(), cameras))
-}
-
-/// Several runners with what they hold, in two reads.
-pub(crate) async fn shown_all(
-    app: &App,
-    runners: &[Found<Runner>],
-    tenant: Option<&str>,
-) -> Result<Vec<leasehold_api::Runner>, Reject> {
-    let authority = app.authority();
-    let presences: HashMap<Key, Lease> = live(authority, RUNNER, tenant, None)
-        .await?
-        .into_iter()
-        .map(|lease| (lease.key.clone(), lease))
-        .collect();
-    // By tenant and name.
-    let mut cameras: HashMap<(String, String), Vec<String>> = HashMap::new();
-    for lease in live(authority, CAMERA, tenant, None).await? {
-        let tenant = lease.labels.tenant().unwrap_or_default().to_owned();
-        cameras
-            .entry((tenant, lease.holder.name.as_str().to_owned()))
-            .or_default()
-            .push(lease.key.id().to_owned());
-    }
-    runners
-        .iter()
-        .map(|runner| {
-            let it = &runner.value;
-            let presence = presences
-                .get(&presence_key(&it.tenant_id, &it.runner_id)?)
-                .filter(|lease| lease.holder.incarnation == it.incarnation);
-            let name = (it.tenant_id.clone(), it.runner_id.clone());
-            let cameras = cameras.remove(&name).unwrap_or_default();
-            Ok(view(runner, presence, cameras))
-        })
-        .collect()
 }
