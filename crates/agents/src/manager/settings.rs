@@ -1,19 +1,22 @@
 //! The keys of `manager.yaml`, each also as an environment variable.
 
-use std::{collections::BTreeMap, fmt, net::SocketAddr, path::PathBuf};
+mod changes;
+mod check;
 
-use lease::{Grace, Invalid, OnOutage, Ttl, registry::is_name};
+use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf};
+
+use lease::{Grace, Invalid, OnOutage, Ttl};
 use leasehold_api::{
     config::{self, Period, Plain, shown, word},
-    redact, section,
+    section,
 };
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 
+pub use changes::Change;
+
 /// What the paths of the keys begin with where there are others beside them: in the names of variables.
 pub const SECTION: &str = "manager";
-/// What names look like.
-const NAME: &str = "1 to 255 characters of A-Z a-z 0-9 . _ -";
 
 /// One value or a list of them.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize, Serialize)]
@@ -217,161 +220,6 @@ impl Settings {
         let third = self.lease_ttl_seconds.millis() / 3;
         self.heartbeat_interval_seconds.millis().min(third).max(100)
     }
-
-    /// Checks everything that can be checked without talking to anybody.
-    pub fn check(&self) -> Result<(), Invalid> {
-        let require = |ok: bool, field: &'static str, expected: &'static str| {
-            if ok {
-                Ok(())
-            } else {
-                Err(Invalid::new(field, expected))
-            }
-        };
-        require(
-            self.manager_mode,
-            "manager_mode",
-            "true: run `leasehold camera-worker` for a worker alone",
-        )?;
-        let has_url = !self.control_plane_url.0.is_empty();
-        require(
-            has_url != self.database_url.is_some(),
-            "control_plane_url",
-            "exactly one of control_plane_url and database_url",
-        )?;
-        require(is_name(&self.tenant_id), "tenant_id", NAME)?;
-        require(is_name(&self.site_id), "site_id", NAME)?;
-        require(
-            is_name(self.runner_id.as_deref().unwrap_or("-")),
-            "runner_id",
-            NAME,
-        )?;
-        require(is_name(&self.deployment_group), "deployment_group", NAME)?;
-        require(
-            is_name(&self.deployment_version),
-            "deployment_version",
-            NAME,
-        )?;
-        require(
-            (1..=64).contains(&self.max_workers),
-            "max_workers",
-            "1 to 64",
-        )?;
-        require(
-            (1..=1000).contains(&self.max_cameras_per_worker),
-            "max_cameras_per_worker",
-            "1 to 1000",
-        )?;
-        require(
-            (1_000..=3_600_000).contains(&self.lease_ttl_seconds.millis()),
-            "lease_ttl_seconds",
-            "1 to 3600 seconds",
-        )?;
-        for (field, period) in [
-            (
-                "heartbeat_interval_seconds",
-                self.heartbeat_interval_seconds,
-            ),
-            (
-                "lease_retry_interval_seconds",
-                self.lease_retry_interval_seconds,
-            ),
-            (
-                "config_sync_interval_seconds",
-                self.config_sync_interval_seconds,
-            ),
-            (
-                "worker.health_interval_seconds",
-                self.worker.health_interval_seconds,
-            ),
-            (
-                "worker.heartbeat_timeout_seconds",
-                self.worker.heartbeat_timeout_seconds,
-            ),
-            (
-                "worker.start_grace_seconds",
-                self.worker.start_grace_seconds,
-            ),
-            (
-                "worker.takeaway_limit_seconds",
-                self.worker.takeaway_limit_seconds,
-            ),
-        ] {
-            let fits = (100..=3_600_000).contains(&period.millis());
-            require(fits, field, "0.1 to 3600 seconds")?;
-        }
-        require(
-            self.worker.drain_grace_seconds.millis() <= 3_600_000,
-            "worker.drain_grace_seconds",
-            "at most 3600 seconds",
-        )?;
-        require(
-            (1..=10_000).contains(&self.connects_per_second),
-            "connects_per_second",
-            "1 to 10,000",
-        )?;
-        require(self.drain_batch >= 1, "drain_batch", "at least 1")?;
-        for url in &self.control_plane_url.0 {
-            let http = url.starts_with("http://") || url.starts_with("https://");
-            require(http, "control_plane_url", "http:// or https:// addresses")?;
-        }
-        for url in &self.peers.0 {
-            let http = url.starts_with("http://");
-            require(http, "peers", "addresses http://HOST:PORT")?;
-        }
-        self.ttl()?;
-        self.on_outage().map(|_| ())
-    }
-
-    /// What changed between two settings, one line per key, and whether it takes a restart.
-    pub fn changes(&self, newer: &Self) -> Vec<Change> {
-        let flat = |settings: &Self| {
-            let mut flat = BTreeMap::new();
-            let shown = serde_json::to_value(settings).unwrap_or_default();
-            for config::Described { path, .. } in config::describe(&mut settings.clone()) {
-                let found = path.split('.').try_fold(&shown, |at, part| at.get(part));
-                let text = found.map_or_else(String::new, ToString::to_string);
-                flat.insert(path, text);
-            }
-            // Shown as hidden, compared as they are.
-            for (key, secret) in [
-                ("api_key", &settings.api_key),
-                ("database_url", &settings.database_url),
-            ] {
-                let text = secret.as_ref().map(secrecy::ExposeSecret::expose_secret);
-                flat.insert(key.to_owned(), text.unwrap_or_default().to_owned());
-            }
-            flat
-        };
-        let (old, new) = (flat(self), flat(newer));
-        old.into_iter()
-            .filter(|(key, text)| new.get(key) != Some(text))
-            .map(|(key, text)| {
-                let secret = matches!(key.as_str(), "api_key" | "database_url");
-                let show = |text: &str| match (secret, text.is_empty()) {
-                    (true, false) => redact::HIDDEN.to_owned(),
-                    _ => text.to_owned(),
-                };
-                Change {
-                    from: show(&text),
-                    to: show(new.get(&key).map_or("", String::as_str)),
-                    needs_restart: NEED_RESTART.contains(&key.as_str()),
-                    key,
-                }
-            })
-            .collect()
-    }
-
-    /// These settings, with what cannot change while running as it is.
-    pub fn keeping_identity(mut self, running: &Self) -> Self {
-        self.runner_id.clone_from(&running.runner_id);
-        self.tenant_id.clone_from(&running.tenant_id);
-        self.site_id.clone_from(&running.site_id);
-        self.listen = running.listen;
-        self.metrics_listen = running.metrics_listen;
-        self.state_dir.clone_from(&running.state_dir);
-        self.database_url.clone_from(&running.database_url);
-        self
-    }
 }
 
 /// The variable of a key.
@@ -379,51 +227,17 @@ fn variable(key: &str) -> String {
     config::variable(&format!("{SECTION}.{key}"))
 }
 
-/// What identifies a running manager.
-const NEED_RESTART: [&str; 7] = [
-    "runner_id",
-    "tenant_id",
-    "site_id",
-    "listen",
-    "metrics_listen",
-    "state_dir",
-    "database_url",
-];
-
-/// One key that changed.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Change {
-    /// Which.
-    pub key: String,
-    /// What it was.
-    pub from: String,
-    /// What it is.
-    pub to: String,
-    /// Whether it has no effect before the next start.
-    pub needs_restart: bool,
-}
-
-impl fmt::Display for Change {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {} -> {}", self.key, self.from, self.to)?;
-        if self.needs_restart {
-            f.write_str(" (after a restart)")?;
-        }
-        Ok(())
-    }
-}
-
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn read(text: &str) -> Settings {
+    pub fn read(text: &str) -> Settings {
         let mut settings: Settings = serde_saphyr::from_str(text).unwrap();
         settings.api_key.get_or_insert_with(|| "k".into());
         settings
     }
 
-    const LEAST: &str = "{control_plane_url: http://h, tenant_id: t, site_id: s}";
+    pub const LEAST: &str = "{control_plane_url: http://h, tenant_id: t, site_id: s}";
 
     #[test]
     fn the_least_file_has_the_documents_defaults() {
@@ -475,47 +289,5 @@ mod tests {
                 .unwrap_err()
                 .starts_with("LEASEHOLD_MANAGER_MAX_WORKERS: ")
         );
-    }
-
-    #[test]
-    fn what_is_wrong_is_named() {
-        let field = |text: &str| read(text).check().map_err(|wrong| wrong.field);
-        assert_eq!(
-            field("{tenant_id: t, site_id: s}"),
-            Err("control_plane_url")
-        );
-        assert_eq!(
-            field("{control_plane_url: http://h, site_id: s}"),
-            Err("tenant_id")
-        );
-        assert_eq!(
-            field("{control_plane_url: http://h, tenant_id: t, site_id: s, max_workers: 0}"),
-            Err("max_workers")
-        );
-        assert_eq!(
-            field("{control_plane_url: http://h, tenant_id: t, site_id: s, manager_mode: false}"),
-            Err("manager_mode")
-        );
-    }
-
-    #[test]
-    fn changes_are_shown_without_secrets() {
-        let old = read(LEAST);
-        let mut new = old.clone();
-        new.api_key = Some("another".into());
-        new.max_workers = 2;
-        new.site_id = "x".into();
-        let shown: Vec<String> = old.changes(&new).iter().map(ToString::to_string).collect();
-        assert_eq!(
-            shown,
-            [
-                "api_key: (hidden) -> (hidden)",
-                "max_workers: 4 -> 2",
-                "site_id: \"s\" -> \"x\" (after a restart)"
-            ]
-        );
-        assert!(!format!("{new:?}").contains("another"));
-        let kept = new.keeping_identity(&old);
-        assert_eq!((kept.site_id.as_str(), kept.max_workers), ("s", 2));
     }
 }
