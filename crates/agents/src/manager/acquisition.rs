@@ -64,8 +64,7 @@ pub(super) async fn run(core: Arc<Core>) {
 }
 
 pub(super) fn takes(core: &Core) -> bool {
-    let state = core.state();
-    state.registered && state.validated && !state.cordoned && !state.draining && !state.stopping
+    core.state().takes(&core.contact)
 }
 
 /// Cameras that nobody has had for a while. A plain control plane assigns nothing, so there each is

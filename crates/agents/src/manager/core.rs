@@ -122,8 +122,8 @@ impl Core {
         }
     }
 
-    /// What the control plane answered to a heartbeat.
-    pub fn heard(self: &Arc<Self>, answer: &RunnerHeartbeatAnswer) {
+    /// What the control plane answered to a heartbeat, which was sent after so many outages.
+    pub fn heard(self: &Arc<Self>, answer: &RunnerHeartbeatAnswer, outages: u64) {
         let orders = |word: &str| answer.orders.iter().any(|order| order == word);
         let (cordoned, draining) = (orders("cordon"), orders("drain"));
         let hard = draining && orders("hard");
@@ -133,7 +133,7 @@ impl Core {
             tracing::info!(cordoned, draining, "orders changed");
             (state.cordoned, state.draining) = (cordoned, draining);
         }
-        state.validated = true;
+        state.validated = Some(outages);
         for lost in &answer.lost {
             let held = lost.camera_uuid.as_ref().and_then(|it| state.held.get(it));
             if let Some(held) = held {

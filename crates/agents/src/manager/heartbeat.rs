@@ -47,7 +47,7 @@ pub(super) async fn run(core: Arc<Core>) {
             // Up to a tenth early, so that a fleet that started together does not beat together.
             interval - rand::random_range(0..=interval / 10)
         } else {
-            backoff.next_ms().min(interval)
+            backoff.next_within_ms(interval)
         };
         if !done || core.is_registered() {
             tokio::select! {
@@ -64,7 +64,7 @@ async fn register(core: &Core) -> bool {
         Outcome::Yes(runner) => {
             let mut state = core.state();
             state.registered = true;
-            state.validated = false;
+            state.validated = None;
             drop(state);
             tracing::info!(
                 runner = runner.runner_id,
@@ -106,9 +106,10 @@ async fn beat(core: &Arc<Core>) -> bool {
         camera_status: camera_status(&views),
         revision: Some(core.revision.load(Ordering::Relaxed)).filter(|it| *it > 0),
     };
+    let outages = core.contact.outages();
     match core.plane.heartbeat(&request, &leases).await {
         Outcome::Yes(answer) => {
-            core.heard(&answer);
+            core.heard(&answer, outages);
             true
         }
         Outcome::No(error) => {

@@ -18,12 +18,13 @@ use super::{
     process::Assigned,
 };
 
-/// When the control plane last answered, and since when it does not.
+/// When the control plane last answered, since when it does not, and how often it went away.
 #[derive(Default)]
 pub(super) struct Contact {
     reached_at: AtomicU64,
     /// 0 while it answers.
     failing_since: AtomicU64,
+    outages: AtomicU64,
 }
 
 impl Contact {
@@ -32,13 +33,21 @@ impl Contact {
             self.reached_at.store(now.get(), Ordering::Relaxed);
             self.failing_since.store(0, Ordering::Relaxed);
         } else {
-            let _ = self.failing_since.compare_exchange(
-                0,
-                now.get().max(1),
-                Ordering::Relaxed,
-                Ordering::Relaxed,
-            );
+            let since = now.get().max(1);
+            let (same, changed) = (Ordering::Relaxed, Ordering::Relaxed);
+            let first = self
+                .failing_since
+                .compare_exchange(0, since, changed, same)
+                .is_ok();
+            if first {
+                self.outages.fetch_add(1, Ordering::Relaxed);
+            }
         }
+    }
+
+    /// How many outages began so far: what was validated before the last one is not validated any more.
+    pub fn outages(&self) -> u64 {
+        self.outages.load(Ordering::Relaxed)
     }
 
     pub fn failing_since(&self) -> Option<BootMillis> {
@@ -92,8 +101,8 @@ pub(super) struct State {
     pub catalog_version: Option<SiteVersion>,
     pub catalog_at: Option<UnixMillis>,
     pub registered: bool,
-    /// Everything held was validated since the control plane came back.
-    pub validated: bool,
+    /// After how many outages everything held was last validated.
+    pub validated: Option<u64>,
     pub cordoned: bool,
     pub draining: bool,
     pub stopping: bool,
@@ -131,6 +140,13 @@ impl State {
         self.strays = strays;
     }
 
+    /// Whether something new may be taken: never before everything held was validated after an outage.
+    pub fn takes(&self, contact: &Contact) -> bool {
+        let validated =
+            contact.failing_since().is_none() && self.validated == Some(contact.outages());
+        self.registered && validated && !self.cordoned && !self.draining && !self.stopping
+    }
+
     /// Everything that needs a place: what is held, and what is expected.
     pub fn placed<'a>(&'a self, site: &'a str) -> Vec<Placed<'a>> {
         let held = self.held.iter().map(|(name, it)| Placed {
@@ -159,6 +175,34 @@ mod tests {
             "acquired_at": "2026-01-01T00:00:00Z", "expires_at": "2026-01-01T00:01:00Z"});
         let answer = json!({"success": true, "leases": [lease], "cameras": [{"camera_uuid": "c"}]});
         serde_json::from_value(answer).unwrap()
+    }
+
+    #[test]
+    fn nothing_new_is_taken_before_everything_held_was_validated_after_an_outage() {
+        let (contact, at) = (Contact::default(), BootMillis::new(100_000));
+        let mut state = State {
+            registered: true,
+            ..State::default()
+        };
+        contact.called(true, at);
+        assert!(!state.takes(&contact), "a fresh start");
+        state.validated = Some(contact.outages());
+        assert!(state.takes(&contact));
+        // A heartbeat that was sent before the outage and is answered after it proves nothing.
+        let before = contact.outages();
+        contact.called(false, at);
+        contact.called(false, at);
+        assert!(!state.takes(&contact));
+        contact.called(true, at);
+        assert!(!state.takes(&contact), "however short the outage was");
+        state.validated = Some(before);
+        assert!(!state.takes(&contact));
+        state.validated = Some(contact.outages());
+        assert!(state.takes(&contact));
+        // And not while another call finds nobody.
+        contact.called(false, at);
+        state.validated = Some(contact.outages());
+        assert!(!state.takes(&contact));
     }
 
     #[test]

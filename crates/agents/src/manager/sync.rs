@@ -19,7 +19,7 @@ pub(super) async fn run(core: Arc<Core>) {
     loop {
         let interval = core.settings.load().config_sync_interval_seconds.millis();
         let wait = if failed {
-            backoff.next_ms().min(interval)
+            backoff.next_within_ms(interval)
         } else {
             backoff.reset();
             interval - rand::random_range(0..=interval / 10)

@@ -131,7 +131,7 @@ async fn renew(core: &Arc<Core>, due: Vec<Arc<Holding>>, attempts: &mut Attempts
         // A tenth of the shortest ttl keeps several attempts before any deadline.
         let shortest = due.iter().map(|holding| holding.plan().ttl_ms).min();
         let most = (shortest.unwrap_or(1_000) / 10).max(MIN_PAUSE_MS);
-        let pause = attempts.backoff.next_ms().min(most);
+        let pause = attempts.backoff.next_within_ms(most);
         attempts.retry_at = Some(core.clock.boot().plus(pause));
     }
     // Deadlines moved, or states changed.

@@ -17,7 +17,7 @@ const HOUSEKEEPING_MS: u64 = 500;
 
 /// Looks after everything until it is dropped.
 pub(in super::super) async fn housekeep(core: Arc<Core>, mut gave_up: mpsc::Receiver<usize>) {
-    let mut degraded = false;
+    let (mut degraded, mut outages) = (false, 0);
     let mut reported = BTreeMap::new();
     let mut host_load = HostLoad::default();
     loop {
@@ -46,16 +46,18 @@ pub(in super::super) async fn housekeep(core: Arc<Core>, mut gave_up: mpsc::Rece
                     status = "degraded",
                     "control plane unreachable; cameras continue under their outage policy"
                 );
-                let mut state = core.state();
-                state.validated = false;
-                state.wanted.clear();
+                core.state().wanted.clear();
             } else {
                 tracing::info!(
                     status = "ok",
                     "control plane reachable again; validating everything held first"
                 );
-                core.beat.notify_one();
             }
+        }
+        // Also after an outage that was too short to be seen here.
+        if !failing && outages != core.contact.outages() {
+            outages = core.contact.outages();
+            core.beat.notify_one();
         }
     }
 }

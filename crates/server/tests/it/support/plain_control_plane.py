@@ -1,4 +1,5 @@
-"""A control plane that knows only the document's endpoints and fields, and prints its port."""
+"""A control plane that knows only the document's endpoints and fields, and prints its port; with --record also
+every request."""
 
 import json
 import re
@@ -52,6 +53,8 @@ class Handler(BaseHTTPRequestHandler):
         if not self.path.startswith("/api/v1/"):
             return self.answer(404, {"detail": "Not found."})
         path = self.path[len("/api/v1"):]
+        if "--record" in sys.argv:
+            print(self.command, path, file=sys.stderr, flush=True)
         for method, pattern, work in ROUTES:
             match = re.fullmatch(pattern, path)
             if match and method == self.command:
