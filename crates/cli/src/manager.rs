@@ -259,7 +259,11 @@ fn read_key(file: &Path) -> Result<SecretString, Failure> {
         return Err(failed("too large to hold a key".into()));
     }
     let text = fs::read_to_string(file).map_err(|error| failed(error.to_string()))?;
-    Ok(text.trim().to_owned().into())
+    match text.trim() {
+        // As it is while somebody writes it.
+        "" => Err(failed("it is empty".into())),
+        key => Ok(key.to_owned().into()),
+    }
 }
 
 /// A misspelt variable would silently change nothing.

@@ -14,7 +14,7 @@ use rustls::{
 use crate::Error;
 
 /// Which certificates of a server are trusted.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Trust {
     /// Those that the machine trusts.
     #[default]

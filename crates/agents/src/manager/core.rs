@@ -45,6 +45,8 @@ pub(super) struct Core {
     pub beat: Notify,
     pub acquire: Notify,
     pub sync: Notify,
+    /// The control plane is talked to at another address, or with another credential.
+    pub replaced: Notify,
     /// The newest change that was heard of.
     pub revision: AtomicU64,
     /// How busy this host is, in thousandths; more than that while it is not known.
@@ -80,6 +82,7 @@ impl Core {
             beat: Notify::new(),
             acquire: Notify::new(),
             sync: Notify::new(),
+            replaced: Notify::new(),
             revision: AtomicU64::new(0),
             host_load: AtomicU32::new(u32::MAX),
         }

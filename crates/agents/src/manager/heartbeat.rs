@@ -23,6 +23,8 @@ pub(super) const FIRST_PAUSE_MS: u64 = 500;
 const GATHER_MS: u64 = 15;
 /// Between two batches of a drain: time for their next holders to take them.
 const DRAIN_PAUSE_MS: u64 = 300;
+/// How long a control plane that refused its stream of changes is not asked for it again.
+const REFUSED_PAUSE_MS: u64 = 60_000;
 /// The longest pause after a failure, unless the interval is shorter.
 pub(super) const LONGEST_PAUSE_MS: u64 = 30_000;
 
@@ -175,9 +177,22 @@ fn concerns(core: &Core, event: &Event) -> bool {
 
 /// Follows the control plane's changes where it has a stream; everything also comes with the heartbeats.
 pub(super) async fn follow_events(core: Arc<Core>) {
-    while !core.is_registered() || core.plane.is_plain() {
-        core.sleep_ms(FIRST_PAUSE_MS).await;
+    loop {
+        while !core.is_registered() || core.plane.is_plain() {
+            core.sleep_ms(FIRST_PAUSE_MS).await;
+        }
+        let error = follow(&core).await;
+        tracing::info!(%error, "no stream of changes; polling for free cameras");
+        // A server without streams may get them, and a credential that was refused may be replaced.
+        tokio::select! {
+            () = core.replaced.notified() => {}
+            () = core.sleep_ms(REFUSED_PAUSE_MS) => {}
+        }
     }
+}
+
+/// Follows until the control plane definitely refuses.
+async fn follow(core: &Arc<Core>) -> lease::Error {
     let watching = Watching::kinds([CAMERA, ZONE, RUNNER, DEPLOYMENT]);
     let clock = core.context.clock.clone();
     let mut changes = Follower::new(core.plane.clone(), clock, watching);
@@ -185,8 +200,8 @@ pub(super) async fn follow_events(core: Arc<Core>) {
         let wakes = match changes.next().await {
             Ok(Change::Event(event)) => {
                 core.revision.store(event.revision.get(), Ordering::Relaxed);
-                handover::heard(&core, &event);
-                concerns(&core, &event)
+                handover::heard(core, &event);
+                concerns(core, &event)
             }
             Ok(Change::Resync(_)) => {
                 // Of another history, perhaps.
@@ -198,10 +213,7 @@ pub(super) async fn follow_events(core: Arc<Core>) {
                 tracing::debug!(%error, "no stream of changes");
                 false
             }
-            Err(error) => {
-                tracing::info!(%error, "no stream of changes; polling for free cameras");
-                return;
-            }
+            Err(error) => return error,
         };
         if wakes {
             core.beat.notify_one();

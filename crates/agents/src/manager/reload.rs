@@ -1,5 +1,5 @@
-//! Reads the manager's own file again when it changes, or on SIGHUP. A wrong file is reported and the
-//! running settings stay.
+//! Reads the manager's own file again when it, or a file that it names, changes, or on SIGHUP. A wrong file is
+//! reported and the running settings stay.
 
 use std::{
     os::{fd::OwnedFd, unix::fs::MetadataExt as _},
@@ -19,7 +19,7 @@ use tokio::{
 
 use super::{Settings, core::Core};
 
-/// How often the file is looked at beside the kernel's notices: not every file system gives them.
+/// How often the files are looked at beside the kernel's notices: not every file system gives them.
 const LOOK_MS: u64 = 500;
 /// A file that is being written is read when it stood still for so long.
 const SETTLE_MS: u64 = 200;
@@ -42,28 +42,32 @@ fn mark(file: &Path) -> Mark {
     Some((it.ino(), it.len(), it.mtime(), it.mtime_nsec()))
 }
 
-/// The kernel's notices of what happens in the folder of a file, and in that of the file which it links to:
+fn marks(files: &[PathBuf]) -> Vec<Mark> {
+    files.iter().map(|file| mark(file)).collect()
+}
+
+/// The kernel's notices of what happens in the folders of files, and in those of the files which they link to:
 /// there a replacement by a rename or by a changed link shows.
 struct Notices(Option<AsyncFd<OwnedFd>>);
 
 impl Notices {
-    fn of(file: &Path) -> Self {
-        Self(Self::open(file).ok())
+    fn of(files: &[PathBuf]) -> Self {
+        Self(Self::open(files).ok())
     }
 
     #[expect(
         deprecated,
         reason = "sound for a descriptor that nobody else can close"
     )]
-    fn open(file: &Path) -> std::io::Result<AsyncFd<OwnedFd>> {
+    fn open(files: &[PathBuf]) -> std::io::Result<AsyncFd<OwnedFd>> {
         let notices = init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
         let what = WatchFlags::CLOSE_WRITE
             | WatchFlags::CREATE
             | WatchFlags::MOVED_TO
             | WatchFlags::DELETE
             | WatchFlags::ONLYDIR;
-        let linked = file.canonicalize();
-        for file in [Ok(file.to_owned()), linked].into_iter().flatten() {
+        let linked = files.iter().filter_map(|file| file.canonicalize().ok());
+        for file in files.iter().cloned().chain(linked) {
             let folder = file.parent().filter(|it| !it.as_os_str().is_empty());
             add_watch(&notices, folder.unwrap_or(Path::new(".")), what)?;
         }
@@ -84,7 +88,7 @@ impl Notices {
 
     async fn read(notices: &AsyncFd<OwnedFd>) -> std::io::Result<()> {
         let mut ready = notices.readable().await?;
-        // What they say does not matter: the file is looked at.
+        // What they say does not matter: the files are looked at.
         let mut buffer = [0; 4096];
         loop {
             match read(notices.get_ref(), &mut buffer) {
@@ -100,8 +104,15 @@ impl Notices {
 
 pub(super) async fn run(core: Arc<Core>, file: PathBuf, load: Load) {
     let mut hangup = signal(SignalKind::hangup()).ok();
-    let mut notices = Notices::of(&file);
-    let mut seen = mark(&file);
+    let files = || {
+        let settings = core.settings.load();
+        let named = [&settings.api_key_file, &settings.ca_file];
+        let named = named.into_iter().flatten().cloned();
+        std::iter::once(file.clone()).chain(named).collect()
+    };
+    let mut watched: Vec<PathBuf> = files();
+    let mut notices = Notices::of(&watched);
+    let mut seen = marks(&watched);
     loop {
         let asked = async {
             match &mut hangup {
@@ -114,46 +125,58 @@ pub(super) async fn run(core: Arc<Core>, file: PathBuf, load: Load) {
             () = notices.next() => false,
             () = core.sleep_ms(LOOK_MS) => false,
         };
-        let mut now = mark(&file);
+        let mut now = marks(&watched);
         if !forced && now == seen {
             continue;
         }
         loop {
             core.sleep_ms(SETTLE_MS).await;
-            let again = mark(&file);
+            let again = marks(&watched);
             if again == now {
                 break;
             }
             now = again;
         }
-        seen = now;
-        // It may link to another folder by now.
-        notices = Notices::of(&file);
         match load() {
             Ok(loaded) => apply(&core, loaded).await,
             Err(error) => {
                 tracing::error!(%error, "wrong configuration; the running one stays");
             }
         }
+        // They may be others, or link to other folders, by now. What changed since they were read shows.
+        let newer = files();
+        let known = |file: &PathBuf| watched.iter().zip(&now).find(|(it, _)| *it == file);
+        seen = newer
+            .iter()
+            .map(|file| known(file).map_or_else(|| mark(file), |(_, mark)| *mark))
+            .collect();
+        watched = newer;
+        notices = Notices::of(&watched);
     }
 }
 
 async fn apply(core: &Arc<Core>, loaded: Loaded) {
     let old = core.settings.load_full();
     let changes = old.changes(&loaded.settings);
-    if changes.is_empty() {
-        tracing::info!("configuration read again: nothing changed");
-        return;
-    }
+    let mut shown: Vec<String> = changes.iter().map(ToString::to_string).collect();
     let new = loaded.settings.keeping_identity(&old);
     let changed = |keys: &[&str]| changes.iter().any(|it| keys.contains(&it.key.as_str()));
     let mut causes = Vec::new();
-    if changed(&["control_plane_url", "api_key", "api_key_file", "ca_file"]) {
+    // A manager on the database has a control plane of its own.
+    if old.database_url.is_none() && !core.plane.uses(&loaded.server) {
         if let Err(error) = core.plane.replace(loaded.server) {
             tracing::error!(%error, "wrong configuration; the running one stays");
             return;
         }
+        if !changed(&["control_plane_url", "api_key", "api_key_file", "ca_file"]) {
+            shown.push("API key or certificates: as their files have them".into());
+        }
         causes.push("new client");
+        core.replaced.notify_one();
+    }
+    if shown.is_empty() {
+        tracing::info!("configuration read again: nothing changed");
+        return;
     }
     let registers = changed(&[
         "max_workers",
@@ -183,7 +206,6 @@ async fn apply(core: &Arc<Core>, loaded: Loaded) {
     }
     core.beat.notify_one();
     core.acquire.notify_one();
-    let shown: Vec<String> = changes.iter().map(ToString::to_string).collect();
     tracing::info!(
         changes = shown.join("; "),
         causes = causes.join("; "),
@@ -221,7 +243,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("manager.yaml");
         fs::write(&file, "a").unwrap();
-        let mut notices = Notices::of(&file);
+        let files = [file.clone()];
+        let mut notices = Notices::of(&files);
         assert!(notices.0.is_some(), "the kernel gives notices");
         fs::write(&file, "b").unwrap();
         notices.next().await;
@@ -236,7 +259,7 @@ mod tests {
         fs::write(&target, "d").unwrap();
         fs::remove_file(&file).unwrap();
         std::os::unix::fs::symlink(&target, &file).unwrap();
-        let mut notices = Notices::of(&file);
+        let mut notices = Notices::of(&files);
         fs::write(&target, "e").unwrap();
         notices.next().await;
     }

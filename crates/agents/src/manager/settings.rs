@@ -88,7 +88,7 @@ section! {
         /// The credential.
         #[serde(serialize_with = "shown::secret_option")]
         api_key: Option<SecretString> = None,
-        /// A file that holds the credential.
+        /// A file that holds the credential; read again when it changes.
         api_key_file: Option<PathBuf> = None,
         /// Trust servers whose certificate this authority issued, and no others.
         ca_file: Option<PathBuf> = None,

@@ -22,8 +22,8 @@ an error. Lists are separated by commas, maps and lists of objects are JSON.
 Durations are written `500ms`, `30s`, `1m30s`, `2h`, `7d`; a bare number means seconds. Names in parentheses are former ones, which are
 still accepted.
 
-`leasehold serve` reads its certificate again on SIGHUP; everything else counts from the start. `leasehold manager` reads its whole file
-again when it changes, and on SIGHUP.
+`leasehold serve` and `leasehold worker` read their certificate again on SIGHUP; everything else counts from the start. `leasehold manager`
+reads its whole file, and the files of its API key and CA, again when one of them changes, and on SIGHUP.
 
 This page is made by `leasehold config reference`; a test fails if it differs.
 ";

@@ -22,6 +22,7 @@ use leasehold_api::{
     RunnerHeartbeatAnswer, RunnerHeartbeatRequest, RunnerRemoved, Seconds, SiteVersion, Success,
     Zone,
 };
+use secrecy::ExposeSecret as _;
 use tokio::sync::broadcast;
 
 use super::{ControlPlaneClient, Outcome};
@@ -91,12 +92,23 @@ impl RunnerClient {
         })
     }
 
+    /// Whether it talks to this server, with this credential and these certificates.
+    pub fn uses(&self, server: &Options) -> bool {
+        let service = self.service.load();
+        let own = service.control.client.options();
+        let secret = |it: &Options| it.token.as_ref().map(|it| it.expose_secret().to_owned());
+        own.url == server.url && own.trust == server.trust && secret(own) == secret(server)
+    }
+
     /// Talks to another server, or with another credential, from now on.
     pub fn replace(&self, server: Options) -> Result<(), Error> {
         let service = open(server, &self.clock)?;
         self.service.store(Arc::new(service));
-        // Closes the old one with a goodbye; the next renewal opens a new one.
-        drop(lock(&self.stream).take());
+        // Closes the old one with a goodbye.
+        let streamed = lock(&self.stream).take().is_some();
+        if streamed {
+            self.keep_stream();
+        }
         Ok(())
     }
 

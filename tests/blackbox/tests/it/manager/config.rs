@@ -93,6 +93,67 @@ async fn a_wrong_file_leaves_the_running_one_and_a_right_one_is_applied() {
     .await;
 }
 
+/// The key that it began with is revoked, and the one that is put into its file is used from then on.
+#[tokio::test]
+async fn another_key_in_the_key_file_is_used_without_a_restart() {
+    let stage = Stage::start(1).await;
+    let make = async |name: &str| {
+        let scopes = [
+            "runners:read",
+            "runners:write",
+            "leases:read",
+            "leases:write",
+        ];
+        let mut arguments = vec!["token", "create", "--name", name];
+        for scope in scopes.into_iter().chain(["credentials:read"]) {
+            arguments.extend(["--scope", scope]);
+        }
+        let made = stage.server.run(&arguments).await;
+        assert_eq!(made.code, 0, "{}", made.stderr);
+        made.stdout
+    };
+    let file = stage.dir.join("m1.key");
+    std::fs::write(&file, make("first").await).expect("the folder is ours");
+    let changes =
+        json!({"api_key_file": file, "lease_ttl_seconds": 120, "heartbeat_interval_seconds": 1});
+    let mut manager = stage.manager("m1", changes).await;
+    stage.working(1, 0).await;
+    manager.ready().await;
+    let pids = manager.worker_pids().await;
+    let token = stage.since(0)["cam-000"][0].token();
+
+    let revoked = stage.server.run(&["token", "revoke", "first"]).await;
+    assert_eq!(revoked.code, 0, "{}", revoked.stderr);
+    manager.child.wait_for_line("heartbeat refused", SOON).await;
+    let fresh = stage.dir.join("fresh.key");
+    std::fs::write(&fresh, make("second").await).expect("the folder is ours");
+    std::fs::rename(fresh, &file).expect("the folder is ours");
+    manager.child.wait_for_line("new client", SOON).await;
+
+    // A camera that is added is learnt of, and leased, with the new key.
+    stage.add_camera(1).await;
+    stage.working(2, boot_ms()).await;
+    wait::until(SOON, "the stream is up again", async || {
+        manager.get("/healthz").await["control_plane"]["streaming"] == true
+    })
+    .await;
+    assert!(
+        manager.worker_pids().await.contains(&pids[0]),
+        "same worker"
+    );
+    let same = stage.since(0)["cam-000"]
+        .iter()
+        .all(|it| it.token() == token);
+    assert!(same, "the lease was kept throughout");
+    // An empty file is one that somebody is writing.
+    std::fs::write(&file, "").expect("the folder is ours");
+    manager
+        .child
+        .wait_for_line("the running one stays", SOON)
+        .await;
+    stage.working(2, boot_ms()).await;
+}
+
 /// And SIGHUP reads the file again also when nothing is new in it.
 #[tokio::test]
 async fn another_address_of_the_control_plane_is_used_without_a_restart() {
