@@ -5,25 +5,22 @@ It does everything that the manager expects of a worker and leaves the actual wo
 rule that matters: before anything is published about a camera, `may_publish` is asked. It knows until when
 the manager's lease lasts, and nothing is sent past that moment; what is sent carries the fencing token.
 In manager.yaml: `worker: {command: [python3, examples/worker.py]}`."""
-import argparse, json, os, signal, sys, threading, time
+import argparse, contextlib, json, os, signal, sys, threading, time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
-def boot_ms():
-    """The clock that deadlines count on: it does not jump, and it counts while the machine sleeps."""
+def boot_ms():  # The clock that deadlines count on: it does not jump, and it counts while the machine sleeps.
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * 1000)
 
 
 def is_alive(pid):
     try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rsplit(") ", 1)[1][0] not in "ZX"
+        with open(f"/proc/{pid}/stat") as file: return file.read().rsplit(") ", 1)[1][0] not in "ZX"
     except OSError:
         return False
 
 
-def look(camera):
-    """The work: replace this. Whatever is returned is published."""
+def look(camera):  # The work: replace this. Whatever is returned is published.
     return {"seen": camera["camera_uuid"]}
 
 
@@ -38,15 +35,14 @@ class Camera(threading.Thread):
 
     def may_publish(self):
         fence = self.worker.fence(self.name) or self.entry
-        return (not self.stopping.is_set() and fence.get("publish", True) and fence["token"] == self.token
-                and boot_ms() < fence["deadline_boot_ms"])
+        ours = not self.stopping.is_set() and fence["token"] == self.token
+        return ours and fence.get("publish", True) and boot_ms() < fence["deadline_boot_ms"]
 
     def publish(self, event, **fields):
         message = {"event": event, "camera_uuid": self.name, "token": self.token, "lease_id": self.entry["lease_id"],
                    "at": int(time.time() * 1000), "last_frame_at": self.last_frame, **fields}
         with self.worker.output:
-            if self.may_publish():
-                print(json.dumps(message), flush=True)
+            if self.may_publish(): print(json.dumps(message), flush=True)
 
     def run(self):
         self.publish("started")
@@ -58,8 +54,7 @@ class Camera(threading.Thread):
 
     def stop(self):  # Nothing is published once this returns.
         self.publish("stopped")
-        with self.worker.output:
-            self.stopping.set()
+        with self.worker.output: self.stopping.set()
 
 
 class Worker:
@@ -73,8 +68,7 @@ class Worker:
     def fence(self, name):
         """What the manager wrote last about this camera. One that is missing is not ours."""
         if not self.fence_file: return None
-        with open(self.fence_file) as file:
-            fences = json.load(file)["cameras"]
+        with open(self.fence_file) as file: fences = json.load(file)["cameras"]
         return fences.get(name, {"token": 0, "deadline_boot_ms": 0})
 
     def apply(self, shard):
@@ -88,11 +82,10 @@ class Worker:
                 if name not in wanted or wanted[name]["token"] != camera.token:
                     self.cameras.pop(name).stop()
             for name, entry in wanted.items():
-                if name in self.cameras:
-                    self.cameras[name].entry = entry
-                else:
+                if name not in self.cameras:
                     self.cameras[name] = Camera(self, entry)
                     self.cameras[name].start()
+                self.cameras[name].entry = entry
             return True
 
     def drain(self):
@@ -105,6 +98,8 @@ class Worker:
 
 
 class Handler(BaseHTTPRequestHandler):
+    log_message = lambda *_: None
+
     def reply(self, status, body=None):
         data = json.dumps(body).encode() if isinstance(body, dict) else (body or "").encode()
         self.send_response(status)
@@ -113,14 +108,13 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def do_GET(self):
-        worker, ready = self.server.worker, self.server.worker.ready()
+        ready = worker.ready()
         figures = f"# TYPE worker_cameras gauge\nworker_cameras {len(worker.cameras)}\n# EOF\n"
-        answers = {"/healthz": (200, "ok\n"), "/ready": (200 if ready["ready"] else 503, ready),
-                   "/metrics": (200, figures)}
+        answers = {"/healthz": (200, "ok\n"), "/ready": (200 if ready["ready"] else 503, ready), "/metrics": (200, figures)}
         self.reply(*answers.get(self.path, (404, "")))
 
     def do_POST(self):
-        worker, body = self.server.worker, self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         if self.path in ("/drain", "/terminate"):
             self.reply(202)
             return (worker.drain if self.path == "/drain" else worker.ended.set)()
@@ -129,7 +123,15 @@ class Handler(BaseHTTPRequestHandler):
         except (AttributeError, ValueError, KeyError, TypeError):
             self.reply(400)
 
-    log_message = lambda *_: None
+
+class Metrics(Handler):  # On a port of their own, with nothing else there.
+    def parse_request(self):
+        return super().parse_request() and (self.path == "/metrics" or self.reply(404))
+
+
+def listen(port, handler):
+    server = ThreadingHTTPServer(("127.0.0.1", int(port)), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
 
 
 parser = argparse.ArgumentParser()
@@ -138,11 +140,10 @@ for flag in ("--config", "--runner-id", "--shard-id", "--manager-pid"):
 options = parser.parse_args()
 worker = Worker()
 signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=worker.drain).start())
-server = ThreadingHTTPServer(("127.0.0.1", int(os.environ["LEASEHOLD_WORKER_PORT"])), Handler)
-server.worker = worker
-with open(options.config) as file:
-    worker.apply(json.load(file))
-threading.Thread(target=server.serve_forever, daemon=True).start()
+with open(options.config) as file: worker.apply(json.load(file))
+listen(os.environ["LEASEHOLD_WORKER_PORT"], Handler)
+metrics_port = os.environ.get("LEASEHOLD_WORKER_METRICS_PORT")
 while not worker.ended.wait(0.5):
-    if not is_alive(options.manager_pid):
-        sys.exit(1)  # The manager is gone, and with it the leases.
+    if not is_alive(options.manager_pid): sys.exit(1)  # The manager is gone, and with it the leases.
+    with contextlib.suppress(OSError):  # A worker that is being replaced may have the port for a moment.
+        metrics_port = metrics_port and listen(metrics_port, Metrics)

@@ -1,6 +1,6 @@
 //! The worker in Python: short, and right.
 
-use std::time::Duration;
+use std::{net::TcpListener, time::Duration};
 
 use leasehold_testkit::{Program, wait};
 use serde_json::{Value, json};
@@ -83,6 +83,41 @@ async fn the_example_in_python_follows_the_contract() {
     let status = shard.child.wait(Duration::from_secs(10)).await;
     assert!(status.success(), "{status:?}: {}", shard.child.tail());
     assert_eq!(said(&shard, "three").last().unwrap()["event"], "stopped");
+}
+
+/// Like the camera worker: on the port that its manager gives it, as soon as that is free.
+#[tokio::test]
+async fn the_example_in_python_serves_its_metrics_on_the_port_that_it_is_given() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let start = Start {
+        program: Program::new("python3").arg(WORKER),
+        manager_pid: std::process::id(),
+        environment: vec![("LEASEHOLD_WORKER_METRICS_PORT", address.port().to_string())],
+    };
+    let entries = [Entry::new(camera("one", "rtsp://h/1"), 5)];
+    let shard = Shard::start(start, &entries).await;
+    shard.working("1/1").await;
+    drop(taken);
+    let ask = async |path: &str| {
+        let answer = reqwest::get(format!("http://{address}{path}")).await.ok()?;
+        Some((answer.status().as_u16(), answer.text().await.ok()?))
+    };
+    wait::until(SOON, "the metrics are there", async || {
+        let answer = ask("/metrics").await;
+        answer.is_some_and(|(status, text)| status == 200 && text.contains("worker_cameras 1"))
+    })
+    .await;
+    for other in ["/healthz", "/ready"] {
+        assert_eq!(
+            ask(other).await.map(|(status, _)| status),
+            Some(404),
+            "{other}"
+        );
+    }
+    let post = reqwest::Client::new().post(format!("http://{address}/drain"));
+    assert_eq!(post.send().await.unwrap().status().as_u16(), 404);
+    shard.working("1/1").await;
 }
 
 #[tokio::test]
