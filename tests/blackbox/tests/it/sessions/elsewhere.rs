@@ -1,6 +1,7 @@
 //! A worker with folders of its own, as on another machine.
 
 use leasehold_testkit::{Child, Dir, Issuer, port, wait};
+use nix::sys::signal::Signal;
 
 use super::api::Api;
 use crate::cli_support::SOON;
@@ -177,6 +178,39 @@ async fn streams_of_a_worker_elsewhere_are_fetched_over_https() {
     let unencrypted = pair.url.replace("https://", "http://");
     let answer = pair.api.http.get(format!("{unencrypted}/metrics")).send();
     assert!(answer.await.is_err());
+}
+
+#[tokio::test]
+async fn a_workers_renewed_certificate_is_served_after_sighup_and_a_wrong_one_is_not() {
+    let (_dir, [certificate, key, ca]) = issue("tls");
+    let serves = [
+        ("LEASEHOLD_TLS_CERTIFICATE", certificate.as_str()),
+        ("LEASEHOLD_TLS_KEY", key.as_str()),
+    ];
+    let mut pair = Pair::start("https", &[], &serves).await;
+    // A client of its own each time: a connection keeps the certificate that it began with.
+    let url = format!("{}/healthz", pair.url);
+    let trusts = async |ca: &str| {
+        let authority = reqwest::Certificate::from_pem(&std::fs::read(ca).unwrap()).unwrap();
+        let client = reqwest::Client::builder().tls_certs_only([authority]);
+        client.build().unwrap().get(&url).send().await.is_ok()
+    };
+    assert!(trusts(&ca).await);
+    let (_renewed, [new_certificate, new_key, new_ca]) = issue("renewed");
+    // A key that does not belong to the certificate changes nothing.
+    std::fs::copy(&new_key, &key).unwrap();
+    pair.worker.signal(Signal::SIGHUP);
+    pair.worker
+        .wait_for_line("certificate not reloaded", SOON)
+        .await;
+    assert!(trusts(&ca).await);
+    std::fs::copy(&new_certificate, &certificate).unwrap();
+    pair.worker.signal(Signal::SIGHUP);
+    pair.worker
+        .wait_for_line("certificate reloaded", SOON)
+        .await;
+    assert!(trusts(&new_ca).await);
+    assert!(!trusts(&ca).await);
 }
 
 #[tokio::test]
