@@ -39,13 +39,16 @@ impl Period {
         Duration::from_millis(self.0)
     }
 
-    /// For people: milliseconds matter to nobody once there are seconds.
+    /// For people, down to what is whole: milliseconds matter to nobody once there are seconds, seconds once there
+    /// are hours, minutes once there are days.
     pub const fn rounded(self) -> Self {
-        if self.0 < 1_000 {
-            self
-        } else {
-            Self(self.0 / 1_000 * 1_000)
-        }
+        let step = match self.0 {
+            86_400_000.. => 3_600_000,
+            3_600_000.. => 60_000,
+            1_000.. => 1_000,
+            _ => 1,
+        };
+        Self(self.0 / step * step)
     }
 
     /// Milliseconds.
@@ -165,6 +168,15 @@ mod tests {
             "300000000000d",
         ] {
             assert!(wrong.parse::<Period>().is_err(), "{wrong}");
+        }
+        for (millis, shown) in [
+            (250, "250ms"),
+            (59_999, "59s"),
+            (3_599_999, "59m59s"),
+            (3_784_123, "1h3m"),
+            (86_400_000 + 3_784_123, "1d1h"),
+        ] {
+            assert_eq!(Period::from_millis(millis).rounded().to_string(), shown);
         }
         let read = |text: &str| serde_json::from_str::<Period>(text).map(Period::millis);
         assert_eq!(read("1.5").unwrap(), 1_500);

@@ -6,7 +6,7 @@ use leasehold_clock::{Clock, System};
 
 use super::Finding;
 use crate::{
-    config::{self, Config, worst_case},
+    config::{self, Config, Period, worst_case},
     connect::{self, Credential},
     data_dir,
 };
@@ -52,8 +52,8 @@ fn clock() -> Finding {
     Finding::fine(
         "clock",
         format!(
-            "wall clock plausible; deadlines count on CLOCK_BOOTTIME ({} s), also in sleep",
-            boot_ms / 1000
+            "wall clock plausible; deadlines count on CLOCK_BOOTTIME ({}), also in sleep",
+            Period::from_millis(boot_ms).rounded()
         ),
     )
 }

@@ -216,3 +216,55 @@ async fn runners_are_listed_ordered_and_removed() {
     assert_eq!(server.run(&["runner", "show", "edge-1"]).await.code, 66);
     assert_eq!(server.run(&["runner", "cordon", "edge-1"]).await.code, 66);
 }
+
+#[tokio::test]
+async fn a_misspelt_field_is_answered_with_the_one_that_was_meant() {
+    let server = Server::start().await;
+    let text = "{camera_uuid: c, rtsp_ur: rtsp://c.local/, tenant_id: acme, site_id: north}";
+    let file = server.data().join("misspelt.yaml");
+    std::fs::write(&file, text).expect("the folder is ours");
+    let file = file.display().to_string();
+    let ran = server.run(&["camera", "apply", "-f", &file]).await;
+    assert_eq!(ran.code, 2, "{}", ran.stderr);
+    let meant = "did you mean `rtsp_url`?";
+    assert!(ran.stderr.contains(meant), "{}", ran.stderr);
+    let ran = server
+        .run(&["camera", "apply", "-f", &file, "--json"])
+        .await;
+    assert_eq!((ran.code, ran.stdout.as_str()), (2, ""));
+    let problem: Value = serde_json::from_str(&ran.stderr).expect("a problem object");
+    assert_eq!(problem["code"], "CONFIG_INVALID", "{problem}");
+    let detail = problem["detail"].as_str().expect("a text");
+    assert!(detail.contains(meant), "{problem}");
+}
+
+/// Two units at most, and nothing after a point.
+#[tokio::test]
+async fn durations_are_rounded_for_people() {
+    let server = Server::start().await;
+    let hold = ["--ttl", "1h", "--on-outage", "hold:30m"];
+    let took = server
+        .run(&[&["lease", "acquire", "job:d"][..], &hold].concat())
+        .await;
+    assert_eq!(took.code, 0, "{}", took.stderr);
+    let is_rounded = |text: &str| {
+        // Unless this took minutes.
+        let minutes = text.strip_prefix("1h").and_then(|it| it.strip_suffix('m'));
+        minutes.is_some_and(|it| it.parse::<u32>().is_ok_and(|it| it < 30))
+    };
+    let listed = server.run(&["lease", "ls"]).await.stdout;
+    let row = listed.lines().find(|it| it.starts_with("job:d"));
+    let cells: Vec<&str> = row.expect("listed").split_whitespace().collect();
+    assert!(is_rounded(cells[5]), "{listed}");
+    // Who is refused learns the same.
+    let refused = server.run(&["lease", "acquire", "job:d"]).await;
+    assert_eq!(refused.code, 75, "{}", refused.stderr);
+    let left = refused.stderr.split_once("free in ").expect("when").1;
+    let left = left.split_whitespace().next().expect("a word");
+    assert!(is_rounded(left), "{}", refused.stderr);
+    // And how long the machine runs is no count of seconds.
+    let found = server.run(&["doctor"]).await.stdout;
+    let clock = found.split_once("CLOCK_BOOTTIME (").expect("the clock").1;
+    let clock = clock.split(')').next().expect("a duration");
+    assert!(!clock.contains(' ') && clock.len() <= 7, "{clock}");
+}
