@@ -390,7 +390,10 @@ async fn l17_revoke_needs_admin_and_a_reason() {
         (status.as_u16(), &gone["code"]),
         (410, &json!("LEASE_REVOKED"))
     );
-    assert_eq!(gone["loss"]["detail"], "maintenance");
+    assert_eq!(
+        gone["loss"],
+        json!({"reason": "revoked", "detail": "maintenance"})
+    );
 }
 
 #[tokio::test]
@@ -422,6 +425,45 @@ async fn a_renewal_takes_a_token_and_a_ttl() {
 }
 
 #[tokio::test]
+async fn a_field_that_does_not_exist_is_answered_with_the_one_that_was_meant() {
+    let server = start().await;
+    let body = json!({"kind": "job", "id": "x", "holder": "h", "ttl": 30});
+    let path = "/api/v1/leases/acquire/";
+    let (status, problem) = server.call(WRITER, "POST", path, body).await;
+    assert_eq!(status, 400, "{problem}");
+    let error = &problem["errors"][0];
+    assert_eq!(error["field"], "ttl", "{problem}");
+    let expected = error["expected"].as_str().unwrap();
+    assert!(
+        expected.contains("did you mean `ttl_seconds`?"),
+        "{problem}"
+    );
+}
+
+/// The only metric of how punctual expiry is: it must say so when expiry is late.
+#[tokio::test]
+async fn l12_the_lateness_of_expiry_is_measured() {
+    let server = start().await;
+    let figure = async |name: &str| {
+        let (_, text) = server.call("", "GET", "/metrics", Value::Null).await;
+        let line = format!("leasehold_expiry_lateness_seconds_{name} ");
+        let found = text.as_str().unwrap().lines();
+        let mut found = found.filter_map(|it| it.strip_prefix(line.as_str()));
+        found.next().and_then(|it| it.parse::<f64>().ok())
+    };
+    assert_eq!(figure("count").await, Some(0.0));
+    let lease = server.acquire("job", "x", "h").await;
+    let ttl_ms = lease["ttl_seconds"].as_u64().unwrap() * 1_000;
+    // Nobody looks before a quarter of a second after its end. What the server has itself may lapse with it.
+    server.clock.advance(ttl_ms + 250);
+    leasehold_testkit::wait::until(LONG, "the expiry is counted", async || {
+        figure("sum").await >= Some(0.25)
+    })
+    .await;
+    assert!(figure("count").await >= Some(1.0));
+}
+
+#[tokio::test]
 async fn l12_a_lapsed_lease_is_gone_for_its_holder() {
     let server = start().await;
     let lease = server.acquire("job", "x", "h").await;
@@ -435,6 +477,7 @@ async fn l12_a_lapsed_lease_is_gone_for_its_holder() {
         (status.as_u16(), &gone["code"]),
         (410, &json!("LEASE_EXPIRED"))
     );
+    assert_eq!(gone["loss"]["reason"], "expired", "{gone}");
     let unknown = "/api/v1/leases/00000000-0000-8000-8000-000000000000/heartbeat/";
     let (status, missing) = server.call(WRITER, "POST", unknown, json!({})).await;
     assert_eq!(

@@ -373,7 +373,13 @@ async fn stops_are_idempotent_and_free_the_key() {
     }
     let (_, session) = get(&server, &first).await;
     assert_eq!(session["reason"], "R_CLIENT_STOP");
-    assert_eq!(beat(&server, &first).await.0, 410);
+    let (status, over) = beat(&server, &first).await;
+    assert_eq!((status, &over["code"]), (410, &json!("SESSION_EXPIRED")));
+    assert_eq!(
+        (&over["state"], &over["reason"]),
+        (&json!("stopped"), &json!("R_CLIENT_STOP")),
+        "{over}"
+    );
     let unknown = json!({"type": "stream.stop", "session_id": NOBODY});
     assert_eq!(intent(&server, unknown).await.0, 404);
     // A retry starts afresh.

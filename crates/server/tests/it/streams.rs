@@ -476,6 +476,49 @@ async fn l20_a_stream_takes_the_filters_of_a_page() {
     }
 }
 
+/// Each filter alone, and combined: what the page has is what the stream sends, and nothing between.
+#[tokio::test]
+async fn l20_a_filter_means_the_same_on_a_page_and_on_a_stream() {
+    let server = start().await;
+    for (kind, id) in [("a", "1"), ("b", "1"), ("a", "2"), ("b", "2"), ("a", "1")] {
+        let lease = server.acquire(kind, id, "h").await;
+        let id = lease["lease_id"].as_str().unwrap();
+        let path = format!("/api/v1/leases/{id}/release/");
+        let (status, answer) = server.call(WRITER, "DELETE", &path, Value::Null).await;
+        assert_eq!(status, 200, "{answer}");
+    }
+    for (filter, count) in [
+        ("", 10),
+        ("&kind=a", 6),
+        ("&key=a:1", 4),
+        ("&type=lease_released", 5),
+        ("&kind=b&type=lease_acquired", 2),
+        ("&key=a:1&type=lease_released", 2),
+        ("&kind=a&key=a:2", 2),
+        ("&kind=a&key=a:1&type=lease_acquired", 2),
+    ] {
+        let path = format!("/api/v1/events/?after=0{filter}");
+        let (_, page) = server.call(READER, "GET", &path, Value::Null).await;
+        let of_page: Vec<Value> = page["events"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|it| ["a", "b"].iter().any(|kind| it["kind"] == *kind))
+            .map(|it| json!([it["revision"], it["event_type"], it["key"]]))
+            .collect();
+        assert_eq!(of_page.len(), count, "{filter}: {page}");
+        let mut events = Events::filtered(&server, None, &format!("?after=0{filter}")).await;
+        let mut of_stream = Vec::new();
+        while of_stream.len() < count {
+            let (_, it) = events.next().await.unwrap();
+            if ["a", "b"].iter().any(|kind| it["kind"] == *kind) {
+                of_stream.push(json!([it["revision"], it["event_type"], it["key"]]));
+            }
+        }
+        assert_eq!(of_stream, of_page, "{filter}");
+    }
+}
+
 #[tokio::test]
 async fn namesakes_of_two_tenants_hear_only_of_their_own_losses() {
     let server = start().await;
