@@ -13,7 +13,7 @@ use crate::cli_support::{SOON, boot_ms};
 async fn an_outage_within_the_grace_interrupts_nothing() {
     let mut stage = Stage::start(4).await;
     let changes =
-        json!({"lease_ttl_seconds": 2, "on_outage": "continue", "outage_grace_seconds": 30});
+        json!({"lease_ttl_seconds": 4, "on_outage": "continue", "outage_grace_seconds": 30});
     let manager = stage.manager("m1", changes).await;
     stage.working(4, 0).await;
     manager.ready().await;
@@ -52,7 +52,7 @@ async fn an_outage_within_the_grace_interrupts_nothing() {
 async fn a_paused_control_plane_interrupts_nothing_within_the_grace() {
     let stage = Stage::start(4).await;
     let changes =
-        json!({"lease_ttl_seconds": 2, "on_outage": "continue", "outage_grace_seconds": 30});
+        json!({"lease_ttl_seconds": 4, "on_outage": "continue", "outage_grace_seconds": 30});
     let manager = stage.manager("m1", changes).await;
     stage.working(4, 0).await;
     manager.ready().await;
