@@ -90,10 +90,12 @@ fmt: ## format the code
 docs: ## the documentation of every crate
 	cargo doc --workspace --no-deps
 
-bench: ## the same work on Redis, etcd, PostgreSQL and Leasehold: tables here, plots in target/bench
+bench: ## the same work on Redis, etcd, PostgreSQL and Leasehold, then floods: tables here, plots in target/bench
 	@scripts/setup bench
 	cargo build --release -p leasehold -p leasehold-bench
 	target/release/compare --length full
+	target/release/heartbeat
+	target/release/floods
 
 bench-quick: ## the same, short: about three minutes after the build
 	@scripts/setup bench
