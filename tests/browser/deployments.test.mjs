@@ -7,7 +7,7 @@ import { Runner, cameras } from "./runner.mjs";
 
 const READER = "reader-key-0123456789abcdef";
 const NAMES = ["door-1", "door-2", "door-3", "door-4", "door-5", "door-6"];
-const PATH = "/api/v1/deployments/acme/south/routes";
+const PATH = "/api/v1/deployments/acme/south/doors";
 
 let server;
 let browser;
@@ -20,7 +20,7 @@ before(async () => {
   const keys = [{ token: READER, scopes: ["leases:read", "runners:read"] }];
   [server, browser] = await Promise.all([Server.start({ keys }), launch()]);
   await cameras(server, "south", NAMES);
-  old = await Runner.start(server, { name: "south-1", site: "south", group: "routes", version: "1.8.0" });
+  old = await Runner.start(server, { name: "south-1", site: "south", group: "doors", version: "1.8.0" });
   await until("the old version has all", () => old.held.size === NAMES.length);
 });
 after(async () => {
@@ -33,7 +33,7 @@ const cell = (page, field) => page.locator("[data-new]").first().getAttribute(fi
 test("a deployment is started, waits for a runner, pauses, goes on, and is done", async () => {
   const page = await open(browser, server);
   await visit(page, "#/deployments");
-  const row = page.locator('[data-group="routes"]');
+  const row = page.locator('[data-group="doors"]');
   await row.getByText("Never deployed").waitFor();
   await page.getByRole("button", { name: "Start …" }).click();
   const dialog = page.getByRole("dialog");
@@ -45,12 +45,12 @@ test("a deployment is started, waits for a runner, pauses, goes on, and is done"
   await dialog.getByLabel("New version").fill("1.9.0");
   await dialog.getByLabel("Cameras per step").fill("2");
   await dialog.getByRole("button", { name: "Start" }).click();
-  await page.getByRole("heading", { name: "routes" }).waitFor();
+  await page.getByRole("heading", { name: "doors" }).waitFor();
   await page.getByText("Waiting for a runner of version 1.9.0.").waitFor();
   assert.equal(await cell(page, "data-old"), "6");
   // The health gate holds: nothing of the second step moves before the first one works.
   health = () => "starting";
-  fresh = await Runner.start(server, { name: "south-2", site: "south", group: "routes", version: "1.9.0", health: (camera) => health(camera) });
+  fresh = await Runner.start(server, { name: "south-2", site: "south", group: "doors", version: "1.9.0", health: (camera) => health(camera) });
   await page.getByText("Waiting for 2 cameras to work on version 1.9.0.").waitFor();
   await until("the first step has moved", async () => (await cell(page, "data-new")) === "2");
   assert.equal((await server.call("GET", PATH)).shifted.length, 2);
@@ -117,7 +117,7 @@ test("who may only look sees the progress and no orders", async () => {
   const page = await open(browser, server, { login: false });
   await logIn(page, READER);
   await visit(page, "#/deployments");
-  await page.locator('[data-group="routes"]').getByText("Rolled back", { exact: true }).waitFor();
+  await page.locator('[data-group="doors"]').getByText("Rolled back", { exact: true }).waitFor();
   assert.equal(await page.getByRole("button", { name: "Start …" }).count(), 0);
   await visit(page, "#/deployment/acme%2Fsouth%2Fdoors");
   await page.locator(".timeline").waitFor();

@@ -29,7 +29,7 @@ const PAGES = {
   leases: ["#/leases", ".vrow .token"],
   lease: ["#/lease/deploy%3Aproduction", ".timeline"],
   nodes: ["#/nodes", ".matrix .dot"],
-  deployments: ["#/deployments", '[data-group="routes"]'],
+  deployments: ["#/deployments", '[data-group="doors"]'],
   deployment: ["#/deployment/acme%2Fsouth%2Fdoors", ".timeline"],
   cameras: ["#/cameras", ".table tbody tr"],
   camera: ["#/camera/cam-gate", ".zone polygon"],

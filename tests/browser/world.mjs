@@ -28,7 +28,7 @@ async function deployments(server) {
   };
   // The second step does not get healthy.
   const second = (camera) => (Number(camera.split("-").at(-1)) > 4 ? "starting" : "working");
-  await group("south", "routes", "route", 9, second, (it) => it.cameras_new === 8 && it.note.startsWith("waiting for"));
+  await group("south", "doors", "door", 9, second, (it) => it.cameras_new === 8 && it.note.startsWith("waiting for"));
   const third = (camera) => (camera === "belt-3" ? "failed" : "working");
   await group("west", "conveyors", "belt", 5, third, (it) => it.state === "rolled_back" && it.cameras_old === 5);
 }
@@ -99,7 +99,7 @@ async function cameras(server) {
   }
 }
 
-/** What a camera at a gate might see: a house, a route, a street, and somebody who comes. */
+/** What a camera at a gate might see: a house, a door, a street, and somebody who comes. */
 function scene() {
   const boxes = [
     ["0:0:640:26", "c3c9cd"],

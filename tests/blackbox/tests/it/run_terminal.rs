@@ -198,6 +198,7 @@ async fn a_program_that_is_stopped_until_its_deadline_is_ended() {
         let server = Server::start().await;
         let mut terminal = Terminal::open(&server, shell);
         let program = terminal.run("--ttl 2s", "exec sleep 1000", "").await;
+        gets_the_terminal(program).await;
         terminal.types(CTRL_Z);
         becomes(program, None).await;
         terminal.answers().await;
@@ -244,6 +245,7 @@ async fn a_terminal_that_hangs_up_ends_the_program_and_releases() {
             let mut terminal = Terminal::open(&server, shell);
             let program = terminal.run("--ttl 60s", script, end).await;
             if then == CTRL_Z {
+                gets_the_terminal(program).await;
                 terminal.types(then);
                 becomes(program, Some('T')).await;
                 terminal.answers().await;
