@@ -273,7 +273,7 @@ async fn fill(store: &Embedded, leases: usize) -> Result<()> {
 async fn lateness(store: &Embedded, expiring: usize) -> Result<Histogram<u64>> {
     let watch = store.watch(lease::Watching::everything()).await?;
     // Read while the leases are taken: the first may expire before the last is granted.
-    let told = tokio::spawn(expiries(store.clone(), watch, expiring));
+    let reported = tokio::spawn(expiries(store.clone(), watch, expiring));
     let spread = Duration::from_secs(5).as_millis() as u64;
     for n in 0..expiring {
         let key = Key::new("short", &n.to_string())?;
@@ -282,7 +282,7 @@ async fn lateness(store: &Embedded, expiring: usize) -> Result<Histogram<u64>> {
             .acquire(Acquire::one(key, Holder::new("short", "1")?, ttl))
             .await?;
     }
-    told.await?
+    reported.await?
 }
 
 /// Notes for each expiry how late it was told.

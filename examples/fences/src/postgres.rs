@@ -21,11 +21,11 @@ pub async fn write(
 ) -> Result<(), WriteError> {
     let key = key.as_str();
     let token = i64::try_from(token.get()).map_err(WriteError::failed)?;
-    let transaction = client.transaction().await.map_err(told)?;
+    let transaction = client.transaction().await.map_err(reported)?;
     transaction
         .execute("SELECT fence_pass($1, $2)", &[&key, &token])
         .await
-        .map_err(told)?;
+        .map_err(reported)?;
     transaction
         .execute(
             "INSERT INTO documents VALUES ($1, $2)
@@ -33,11 +33,11 @@ pub async fn write(
             &[&key, &value],
         )
         .await
-        .map_err(told)?;
-    transaction.commit().await.map_err(told)
+        .map_err(reported)?;
+    transaction.commit().await.map_err(reported)
 }
 
-fn told(error: tokio_postgres::Error) -> WriteError {
+fn reported(error: tokio_postgres::Error) -> WriteError {
     match error.as_db_error() {
         Some(refusal) if *refusal.code() == SqlState::from_code(STALE) => {
             WriteError::Stale(refusal.message().to_owned())

@@ -15,7 +15,7 @@ use std::{
 use arc_swap::ArcSwap;
 use lease::BootMillis;
 use leasehold_api::{RegisterRequest, RunnerHeartbeatAnswer, Seconds};
-use leasehold_client::{Keeper, RunnerClient, keeper::Told};
+use leasehold_client::{Keeper, RunnerClient, keeper::LossNotice};
 use tokio::sync::Notify;
 use tokio_util::task::TaskTracker;
 
@@ -141,7 +141,7 @@ impl Core {
             let held = lost.camera_uuid.as_ref().and_then(|it| state.held.get(it));
             if let Some(held) = held {
                 let lease = held.assigned.guard.lease();
-                self.plane.lost(Told::Lost {
+                self.plane.lost(LossNotice::Lost {
                     key: lease.key,
                     token: lease.token,
                     loss: (&lost.loss).into(),

@@ -59,7 +59,7 @@ async fn see_through(
 ) -> Over {
     let lost = guard.lost();
     tokio::pin!(lost);
-    let mut told = guard.stops_at();
+    let mut reported = guard.stops_at();
     let mut look = interval(plan.look_every());
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut resume_at = None;
@@ -99,8 +99,8 @@ async fn see_through(
                     job.bring_to_front(child);
                 }
                 let stops_at = guard.stops_at();
-                if stops_at != told {
-                    told = stops_at;
+                if stops_at != reported {
+                    reported = stops_at;
                     let (ask_at, kill_at) = plan.moments(stops_at);
                     if child.deadline(ask_at, kill_at).is_err() {
                         return stop(child, Loss::Deadline).await;

@@ -29,7 +29,7 @@ pub(super) struct Breaker {
 pub(super) struct Pass<'a> {
     breaker: &'a Breaker,
     trial: bool,
-    told: bool,
+    reported: bool,
 }
 
 impl Breaker {
@@ -61,7 +61,7 @@ impl Breaker {
         Ok(Pass {
             breaker: self,
             trial,
-            told: false,
+            reported: false,
         })
     }
 }
@@ -69,7 +69,7 @@ impl Breaker {
 impl Pass<'_> {
     /// Says whether the server answered, whatever it answered.
     pub fn done(mut self, reached: bool) {
-        self.told = true;
+        self.reported = true;
         let now = self.breaker.clock.boot();
         let mut state = self.breaker.state();
         state.trying &= !self.trial;
@@ -86,7 +86,7 @@ impl Pass<'_> {
 
 impl Drop for Pass<'_> {
     fn drop(&mut self) {
-        if self.trial && !self.told {
+        if self.trial && !self.reported {
             self.breaker.state().trying = false;
         }
     }

@@ -181,8 +181,8 @@ impl ControlPlaneClient {
         }
         request.incarnation = None;
         let path = self.runner_path(paths::RUNNER_HEARTBEAT, runner_id);
-        let told: Result<Value, Error> = self.send(Method::PUT, &path, &request, true).await;
-        let status = match told {
+        let reported: Result<Value, Error> = self.send(Method::PUT, &path, &request, true).await;
+        let status = match reported {
             Ok(value) => plain::status(&value),
             Err(error) => return Err(error).into(),
         };

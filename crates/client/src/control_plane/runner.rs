@@ -28,7 +28,7 @@ use tokio::sync::broadcast;
 use super::{ControlPlaneClient, Outcome};
 use crate::{
     Client, Error, HolderStream, Options, Remote, convert,
-    keeper::{Losses, Told},
+    keeper::{LossNotice, Losses},
 };
 
 /// How many leases of a plain server are renewed at once.
@@ -58,7 +58,7 @@ pub struct RunnerClient {
     /// `tenant/name`, once it is registered.
     full_name: OnceLock<String>,
     clock: Arc<dyn Clock>,
-    losses: broadcast::Sender<Told>,
+    losses: broadcast::Sender<LossNotice>,
     // Both held for a few instructions, never over a call.
     stream: Mutex<Option<HolderStream>>,
     plain: Mutex<HashMap<Key, PlainLease>>,
@@ -137,9 +137,9 @@ impl RunnerClient {
     }
 
     /// Passes losses on that a runner heartbeat reported.
-    pub fn lost(&self, told: Told) {
+    pub fn lost(&self, reported: LossNotice) {
         // Nobody listening is fine.
-        drop(self.losses.send(told));
+        drop(self.losses.send(reported));
     }
 
     /// Registers this runner, and opens its stream where the server has one.
@@ -317,8 +317,10 @@ impl RunnerClient {
         tokio::spawn(async move {
             loop {
                 match from.recv().await {
-                    Ok(told) => drop(to.send(told)),
-                    Err(broadcast::error::RecvError::Lagged(_)) => drop(to.send(Told::Missed)),
+                    Ok(reported) => drop(to.send(reported)),
+                    Err(broadcast::error::RecvError::Lagged(_)) => {
+                        drop(to.send(LossNotice::Missed));
+                    }
                     Err(broadcast::error::RecvError::Closed) => return,
                 }
             }
@@ -595,7 +597,7 @@ fn refused(key: &Key, error: Error) -> Result<Acquired, lease::Error> {
 }
 
 impl Losses for RunnerClient {
-    fn subscribe(&self) -> broadcast::Receiver<Told> {
+    fn subscribe(&self) -> broadcast::Receiver<LossNotice> {
         self.losses.subscribe()
     }
 }

@@ -109,7 +109,7 @@ impl fmt::Debug for Options {
 
 /// What is told about losses from outside the renewals.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Told {
+pub enum LossNotice {
     /// A lease is gone.
     Lost {
         /// Its key.
@@ -126,7 +126,7 @@ pub enum Told {
 /// Where definite losses come from beside the answers to renewals.
 pub trait Losses: Send + Sync + 'static {
     /// The losses from now on.
-    fn subscribe(&self) -> tokio::sync::broadcast::Receiver<Told>;
+    fn subscribe(&self) -> tokio::sync::broadcast::Receiver<LossNotice>;
 }
 
 /// Why a key was not acquired.

@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use lease::{Event, EventKind, Watching};
 use tokio::sync::{broadcast, watch};
 
-use super::{Core, Loss, Losses, Told};
+use super::{Core, Loss, LossNotice, Losses};
 use crate::{
     follower::{Change, Follower},
     stream::Link,
@@ -82,7 +82,7 @@ fn see(core: &Core, event: &Event) {
 /// Follows losses from another source.
 pub(super) async fn follow_losses(
     core: Arc<Core>,
-    mut losses: broadcast::Receiver<Told>,
+    mut losses: broadcast::Receiver<LossNotice>,
     _source: Arc<dyn Losses>,
 ) {
     loop {
@@ -91,13 +91,13 @@ pub(super) async fn follow_losses(
             next = losses.recv() => next,
         };
         match next {
-            Ok(Told::Lost { key, token, loss }) => {
+            Ok(LossNotice::Lost { key, token, loss }) => {
                 let holding = core.registry().find(&key, token).cloned();
                 if let Some(holding) = holding {
                     core.lose(&holding, loss);
                 }
             }
-            Ok(Told::Missed) | Err(broadcast::error::RecvError::Lagged(_)) => core.verify(),
+            Ok(LossNotice::Missed) | Err(broadcast::error::RecvError::Lagged(_)) => core.verify(),
             Err(broadcast::error::RecvError::Closed) => return,
         }
     }

@@ -26,7 +26,7 @@ use super::{
     Answer, Link, Request,
     socket::{self, Socket},
 };
-use crate::{Client, Error, keeper::Told};
+use crate::{Client, Error, keeper::LossNotice};
 use leasehold_clock::Backoff;
 
 /// A connection on which nothing comes, not even a ping, is dead. Servers ping every 15 seconds or
@@ -49,7 +49,7 @@ pub(super) struct Parts {
     pub holder: Holder,
     pub encoding: Encoding,
     pub requests: mpsc::Receiver<Request>,
-    pub losses: broadcast::Sender<Told>,
+    pub losses: broadcast::Sender<LossNotice>,
     pub link: watch::Sender<Link>,
     pub end: CancellationToken,
     pub last_failure: Arc<Mutex<Option<String>>>,
@@ -251,17 +251,17 @@ fn heard(
                 *welcome = Some(it);
                 parts.link.send_replace(Link::Up { proves_death });
                 // What was lost before is not reported again.
-                tell(parts, Told::Missed);
+                notify(parts, LossNotice::Missed);
             }
-            Down::Lost(lost) => tell(
+            Down::Lost(lost) => notify(
                 parts,
-                Told::Lost {
+                LossNotice::Lost {
                     key: lost.key,
                     token: lost.token,
                     loss: lost.loss,
                 },
             ),
-            Down::Missed => tell(parts, Told::Missed),
+            Down::Missed => notify(parts, LossNotice::Missed),
             Down::Goodbye(reason) => {
                 tracing::debug!(reason, "the server closed the holder's stream");
                 return false;
@@ -278,9 +278,9 @@ fn heard(
     true
 }
 
-fn tell(parts: &Parts, told: Told) {
+fn notify(parts: &Parts, reported: LossNotice) {
     // Nobody listening is fine.
-    drop(parts.losses.send(told));
+    drop(parts.losses.send(reported));
 }
 
 impl Answer {

@@ -27,7 +27,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     Client,
-    keeper::{Losses, Told},
+    keeper::{LossNotice, Losses},
 };
 
 /// How many requests may wait for the socket. A server takes about as many at a time.
@@ -93,7 +93,7 @@ struct Shared {
     requests: mpsc::Sender<Request>,
     /// The id of the last request: each has one of its own, on whichever connection it goes.
     last_id: AtomicU64,
-    losses: broadcast::Sender<Told>,
+    losses: broadcast::Sender<LossNotice>,
     link: watch::Receiver<Link>,
     end: CancellationToken,
     tasks: TaskTracker,
@@ -409,7 +409,7 @@ impl HolderStream {
 }
 
 impl Losses for HolderStream {
-    fn subscribe(&self) -> broadcast::Receiver<Told> {
+    fn subscribe(&self) -> broadcast::Receiver<LossNotice> {
         self.shared.losses.subscribe()
     }
 }

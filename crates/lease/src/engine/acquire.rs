@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// What stands on one key for one asker.
-enum Footing {
+enum Occupancy {
     /// Nobody has it, or it lapsed and nobody waits.
     Free,
     /// The asker itself has it.
@@ -71,15 +71,15 @@ impl Engine {
     /// One key, looked up once: nearly every acquire.
     fn decide_one(&mut self, request: &Acquire, key: &Key, effects: &mut Effects) -> Acquired {
         let place = self.slots.locate(key);
-        let lease = match self.footing_at(request, place.slot) {
-            Footing::Own(slot) => {
+        let lease = match self.occupancy_at(request, place.slot) {
+            Occupancy::Own(slot) => {
                 return Acquired::Granted {
                     leases: vec![self.refresh(slot, request, effects)],
                     fresh: false,
                 };
             }
-            Footing::Held(slot) if request.force.is_none() => return self.refuse_held(slot),
-            Footing::Free | Footing::Held(_) => {
+            Occupancy::Held(slot) if request.force.is_none() => return self.refuse_held(slot),
+            Occupancy::Free | Occupancy::Held(_) => {
                 if self.next_token_at(place.slot).is_none() {
                     return refuse(key, Cause::TokensExhausted);
                 }
@@ -99,10 +99,10 @@ impl Engine {
     fn decide_all(&mut self, request: &Acquire, keys: &[Key], effects: &mut Effects) -> Acquired {
         let mut new = 0;
         for key in keys {
-            match self.footing(request, key) {
-                Footing::Own(_) => continue,
-                Footing::Held(slot) if request.force.is_none() => return self.refuse_held(slot),
-                Footing::Free | Footing::Held(_) => new += 1,
+            match self.occupancy(request, key) {
+                Occupancy::Own(_) => continue,
+                Occupancy::Held(slot) if request.force.is_none() => return self.refuse_held(slot),
+                Occupancy::Free | Occupancy::Held(_) => new += 1,
             }
             if self.next_token(key).is_none() {
                 return refuse(key, Cause::TokensExhausted);
@@ -113,9 +113,9 @@ impl Engine {
         }
         let mut leases = Vec::with_capacity(keys.len());
         for key in keys {
-            leases.push(match self.footing(request, key) {
-                Footing::Own(slot) => self.refresh(slot, request, effects),
-                Footing::Free | Footing::Held(_) => {
+            leases.push(match self.occupancy(request, key) {
+                Occupancy::Own(slot) => self.refresh(slot, request, effects),
+                Occupancy::Free | Occupancy::Held(_) => {
                     let slot = self.slots.find_or_insert(key);
                     self.take(slot, request, effects)
                 }
@@ -134,15 +134,15 @@ impl Engine {
                 fresh: false,
             };
         }
-        let free = keys.iter().find(|key| match self.footing(request, key) {
-            Footing::Free => true,
-            Footing::Own(_) => planted(Bug::PoolGivesOwnSlot),
-            Footing::Held(_) => false,
+        let free = keys.iter().find(|key| match self.occupancy(request, key) {
+            Occupancy::Free => true,
+            Occupancy::Own(_) => planted(Bug::PoolGivesOwnSlot),
+            Occupancy::Held(_) => false,
         });
         let Some(key) = free else {
-            return match self.footing(request, &keys[0]) {
-                Footing::Own(slot) | Footing::Held(slot) => self.refuse_held(slot),
-                Footing::Free => refuse(&keys[0], Cause::QueueFull),
+            return match self.occupancy(request, &keys[0]) {
+                Occupancy::Own(slot) | Occupancy::Held(slot) => self.refuse_held(slot),
+                Occupancy::Free => refuse(&keys[0], Cause::QueueFull),
             };
         };
         if self.next_token(key).is_none() {
@@ -162,39 +162,39 @@ impl Engine {
     fn granted_before(&self, request: &Acquire, keys: &[Key]) -> Option<SlotIndex> {
         let id = request.labels.request()?;
         keys.iter()
-            .find_map(|key| match self.footing(request, key) {
-                Footing::Own(slot) => {
+            .find_map(|key| match self.occupancy(request, key) {
+                Occupancy::Own(slot) => {
                     let grant = self.slots.get(slot).grant()?;
                     (grant.labels.request() == Some(id)).then_some(slot)
                 }
-                Footing::Free | Footing::Held(_) => None,
+                Occupancy::Free | Occupancy::Held(_) => None,
             })
     }
 
-    fn footing(&self, request: &Acquire, key: &Key) -> Footing {
-        self.footing_at(request, self.slots.find(key))
+    fn occupancy(&self, request: &Acquire, key: &Key) -> Occupancy {
+        self.occupancy_at(request, self.slots.find(key))
     }
 
-    fn footing_at(&self, request: &Acquire, slot: Option<SlotIndex>) -> Footing {
+    fn occupancy_at(&self, request: &Acquire, slot: Option<SlotIndex>) -> Occupancy {
         let Some(slot) = slot else {
-            return Footing::Free;
+            return Occupancy::Free;
         };
         let it = self.slots.get(slot);
         let Some(grant) = it.grant() else {
-            return Footing::Free;
+            return Occupancy::Free;
         };
         if self.now >= grant.lapses_at() {
             // Between two ticks; waiters come first.
             return if it.has_waiters() {
-                Footing::Held(slot)
+                Occupancy::Held(slot)
             } else {
-                Footing::Free
+                Occupancy::Free
             };
         }
         if self.is_holder(grant, request) {
-            Footing::Own(slot)
+            Occupancy::Own(slot)
         } else {
-            Footing::Held(slot)
+            Occupancy::Held(slot)
         }
     }
 
@@ -397,8 +397,8 @@ impl Engine {
         let mut looks = 0;
         let held = places.find(|&place| {
             looks += 1;
-            let footing = self.footing_at(&waiter.request, Some(waiter.slots[place]));
-            matches!(footing, Footing::Held(_))
+            let occupancy = self.occupancy_at(&waiter.request, Some(waiter.slots[place]));
+            matches!(occupancy, Occupancy::Held(_))
         });
         self.waiters.looks += looks;
         if let Some(place) = held {
@@ -442,11 +442,11 @@ impl Engine {
         let pool = matches!(waiter.request.want, Want::Any(_));
         let refusal = keys
             .iter()
-            .find_map(|key| match self.footing(&waiter.request, key) {
-                Footing::Held(slot) => Some(self.refuse_held(slot)),
+            .find_map(|key| match self.occupancy(&waiter.request, key) {
+                Occupancy::Held(slot) => Some(self.refuse_held(slot)),
                 // A slot of a pool is not free for the one that has it (L5).
-                Footing::Own(slot) if pool => Some(self.refuse_held(slot)),
-                Footing::Free | Footing::Own(_) => None,
+                Occupancy::Own(slot) if pool => Some(self.refuse_held(slot)),
+                Occupancy::Free | Occupancy::Own(_) => None,
             })
             .unwrap_or_else(|| refuse(&keys[0], Cause::QueueFull));
         effects.woken.push((ticket, refusal));

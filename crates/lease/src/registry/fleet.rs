@@ -56,7 +56,7 @@ impl Site {
     }
 
     /// The version that most present runners of a group have, beside the new one.
-    pub fn usual_version(&self, group: &str, new: &str) -> Option<&str> {
+    pub fn common_version(&self, group: &str, new: &str) -> Option<&str> {
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
         for member in self.runners.values().filter(|it| it.present) {
             let runner = &member.runner;

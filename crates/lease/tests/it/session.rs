@@ -263,7 +263,7 @@ fn what_its_worker_held_for_a_session_ends_with_it() {
 
 #[test]
 fn an_end_says_why() {
-    let told = |state, ending: &Ending| {
+    let reported = |state, ending: &Ending| {
         let after = session::end(&loaded(state), ending, &[], LATER)
             .unwrap()
             .session;
@@ -277,12 +277,12 @@ fn an_end_says_why() {
     let (why, busy) = (Some("why".to_owned()), Some("REJECTED_BUSY".to_owned()));
     let ending = Ending::Busy("why".into());
     assert_eq!(
-        told(State::Starting, &ending),
+        reported(State::Starting, &ending),
         (Reason::LeaseBusy, busy, why.clone(), None)
     );
     // A stop that was asked for stays the reason.
     assert_eq!(
-        told(State::Stopping, &ending),
+        reported(State::Stopping, &ending),
         (Reason::ClientStop, None, why, None)
     );
     let mut stopping = session::stop(&loaded(State::Running), LATER).unwrap();
@@ -295,7 +295,7 @@ fn an_end_says_why() {
     assert_eq!(shutdown.session.reason, Reason::ClientStop);
     let expired = Some("LEASE_EXPIRED".to_owned());
     assert_eq!(
-        told(State::Running, &Ending::Expired),
+        reported(State::Running, &Ending::Expired),
         (Reason::LeaseExpired, None, None, expired.clone())
     );
     let unclaimed = session::expire(&lapsed(&loaded(State::New)), LATER)

@@ -125,7 +125,7 @@ pub(crate) async fn start(
     let from_version = match request.from_version {
         Some(version) => version,
         None => site
-            .usual_version(&request.deployment_group, &request.to_version)
+            .common_version(&request.deployment_group, &request.to_version)
             .map(str::to_owned)
             .ok_or_else(|| {
                 Reject::field(

@@ -68,13 +68,13 @@ async fn live(client: &ControlPlaneClient) {
     client.release(&two.lease_id).await.yes().unwrap();
     assert!(client.notify_camera_released(&two).await.yes().is_some());
     let report = RunnerHeartbeatRequest::default();
-    let told = client
+    let reported = client
         .heartbeat("r", &report, &[one.clone(), two.clone()])
         .await
         .yes()
         .unwrap();
-    let kept: Vec<_> = told.leases.iter().map(|it| &it.lease_id).collect();
-    let lost: Vec<_> = told.lost.iter().map(|it| &it.lease_id).collect();
+    let kept: Vec<_> = reported.leases.iter().map(|it| &it.lease_id).collect();
+    let lost: Vec<_> = reported.lost.iter().map(|it| &it.lease_id).collect();
     assert_eq!((kept, lost), (vec![&one.lease_id], vec![&two.lease_id]));
 }
 

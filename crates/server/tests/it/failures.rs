@@ -73,8 +73,11 @@ async fn a_handler_that_panics_is_a_problem_and_the_server_lives() {
     let server = start_route(options, panicking()).await;
     for round in 0..3 {
         for path in PANICS {
-            let told = problem(asked(&server, path).await, 500, "INTERNAL_ERROR").await;
-            assert!(!told.to_string().contains("secret"), "{round}: {told}");
+            let reported = problem(asked(&server, path).await, 500, "INTERNAL_ERROR").await;
+            assert!(
+                !reported.to_string().contains("secret"),
+                "{round}: {reported}"
+            );
         }
     }
     server.acquire("job", "x", "h").await;
@@ -213,8 +216,11 @@ async fn a_body_has_the_size_that_is_configured_and_arrives_in_time() {
             .send()
     };
     assert_eq!(acquire(0).await.unwrap().status(), 200);
-    let told = problem(acquire(2_048).await.unwrap(), 413, "PAYLOAD_TOO_LARGE").await;
-    assert!(told["detail"].as_str().unwrap().contains("2048"), "{told}");
+    let reported = problem(acquire(2_048).await.unwrap(), 413, "PAYLOAD_TOO_LARGE").await;
+    assert!(
+        reported["detail"].as_str().unwrap().contains("2048"),
+        "{reported}"
+    );
 
     // A body that is announced and does not come.
     let mut slow = TcpStream::connect(server.address).await.unwrap();

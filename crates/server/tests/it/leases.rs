@@ -719,15 +719,15 @@ async fn l21_the_history_is_held_against_its_seals() {
     let release = format!("/api/v1/leases/{id}/release/");
     server.call(WRITER, "DELETE", &release, Value::Null).await;
     for query in ["", "?key=job:sealed", "?after=1"] {
-        let (status, told) = server
+        let (status, reported) = server
             .call(READER, "GET", &format!("{path}{query}"), Value::Null)
             .await;
-        assert_eq!(status, 200, "{told}");
-        assert_eq!(told["sound"], true, "{told}");
-        assert_eq!(told["faults"], json!([]));
-        assert_eq!(told["unsealed"], 0);
-        assert_eq!(told["head"]["revision"], told["newest"]);
-        assert_eq!(told["head"]["digest"].as_str().unwrap().len(), 64);
+        assert_eq!(status, 200, "{reported}");
+        assert_eq!(reported["sound"], true, "{reported}");
+        assert_eq!(reported["faults"], json!([]));
+        assert_eq!(reported["unsealed"], 0);
+        assert_eq!(reported["head"]["revision"], reported["newest"]);
+        assert_eq!(reported["head"]["digest"].as_str().unwrap().len(), 64);
     }
     for (token, query, expected) in [
         (READER, "?key=nonsense", 400),

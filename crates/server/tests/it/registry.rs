@@ -652,9 +652,9 @@ async fn one_heartbeat_renews_everything_and_tells_everything() {
         (&plan["kept"], &plan["moves"][0]["to"]),
         (&json!(0), &json!("r2"))
     );
-    let told = get(&server, "/api/v1/cameras/cam-1/explain").await;
+    let reported = get(&server, "/api/v1/cameras/cam-1/explain").await;
     assert_eq!(
-        (&told["holder"], &told["assigned"]),
+        (&reported["holder"], &reported["assigned"]),
         (&json!("r1"), &json!("r2"))
     );
 }
@@ -784,10 +784,10 @@ async fn a_busy_runner_is_given_fewer_cameras_and_all_again_when_it_is_idle() {
     assert_eq!(shown("a").await, (8, json!(8)));
     assert_eq!(shown("b").await, (16, Value::Null));
     let path = "/api/v1/cameras/cam-00/explain";
-    let told = get(&server, path).await;
-    let candidates = told["candidates"].as_array().unwrap();
+    let reported = get(&server, path).await;
+    let candidates = reported["candidates"].as_array().unwrap();
     let busy = candidates.iter().find(|it| it["runner_id"] == "a");
-    assert_eq!(busy.unwrap()["obstacles"], json!(["busy"]), "{told}");
+    assert_eq!(busy.unwrap()["obstacles"], json!(["busy"]), "{reported}");
     both(0.4, 45).await;
     assert_eq!(shown("a").await, (12, Value::Null));
     assert_eq!(shown("b").await, (12, Value::Null));

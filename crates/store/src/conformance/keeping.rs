@@ -148,11 +148,11 @@ pub async fn l9_a_batch_is_answered_in_order(harness: &dyn Harness) {
     let batch = order.iter().map(|lease| Renewal::of(lease)).collect();
     let answers = stage.renew_these(&stage.holder("ann"), batch).await;
     let asked: Vec<_> = order.iter().map(|it| (it.key.clone(), it.token)).collect();
-    let told: Vec<_> = answers
+    let reported: Vec<_> = answers
         .iter()
         .map(|it| (it.key.clone(), it.token))
         .collect();
-    assert_eq!(told, asked);
+    assert_eq!(reported, asked);
     let outcomes: Vec<_> = answers
         .iter()
         .map(|answer| answer.outcome.as_ref().map(|lease| lease.id))

@@ -95,9 +95,12 @@ pub async fn l14_a_crash_never_shortens_a_lease(harness: &dyn Harness) {
         let left_now = after.expires_at.since(now);
         assert!(left_now <= lease.ttl.millis(), "the full ttl at most");
         stage.assert_about("time left", left_now.min(left), left);
-        let told = resumed_events(&stage).await;
-        assert_eq!(told.len(), 1);
-        assert!(told[0].contains("lengthened"), "by how much: {told:?}");
+        let reported = resumed_events(&stage).await;
+        assert_eq!(reported.len(), 1);
+        assert!(
+            reported[0].contains("lengthened"),
+            "by how much: {reported:?}"
+        );
     }
     assert!(stage.renew(&lease).await.is_ok());
 }

@@ -42,7 +42,7 @@ async fn follow(watch: &mut Watch, count: usize) -> Vec<Event> {
     events
 }
 
-fn told(events: &[Event]) -> Vec<(&str, EventKind)> {
+fn reported(events: &[Event]) -> Vec<(&str, EventKind)> {
     events
         .iter()
         .map(|event| (event.key.id(), event.kind))
@@ -107,13 +107,13 @@ pub async fn l20_a_watch_carries_only_what_is_wanted(harness: &dyn Harness) {
         ("a", EventKind::LeaseReleased),
         ("b", EventKind::LeaseReleased),
     ];
-    assert_eq!(told(&follow(&mut of_kind, 5).await), everything);
+    assert_eq!(reported(&follow(&mut of_kind, 5).await), everything);
     let of_b = [everything[2], everything[4]];
-    assert_eq!(told(&follow(&mut of_key, 2).await), of_b);
-    assert_eq!(told(&follow(&mut of_tenant, 2).await), of_b);
-    assert_eq!(told(&follow(&mut of_sort, 2).await), everything[3..]);
+    assert_eq!(reported(&follow(&mut of_key, 2).await), of_b);
+    assert_eq!(reported(&follow(&mut of_tenant, 2).await), of_b);
+    assert_eq!(reported(&follow(&mut of_sort, 2).await), everything[3..]);
     let with_renewal = follow(&mut renewed, 6).await;
-    assert_eq!(told(&with_renewal)[1], ("a", EventKind::LeaseRenewed));
+    assert_eq!(reported(&with_renewal)[1], ("a", EventKind::LeaseRenewed));
 }
 
 /// A holder hears of its own losses, in this incarnation, and of nobody else's changes.
@@ -143,10 +143,10 @@ pub async fn l20_one_holder_sees_only_its_own(harness: &dyn Harness) {
         ("a", EventKind::LeaseAcquired),
         ("a", EventKind::LeaseRevoked),
     ];
-    assert_eq!(told(&follow(&mut own, 2).await), story);
+    assert_eq!(reported(&follow(&mut own, 2).await), story);
     let all = follow(&mut name, 3).await;
-    assert_eq!(told(&all)[0], ("c", EventKind::LeaseAcquired));
-    assert_eq!(told(&all)[1..], story);
+    assert_eq!(reported(&all)[0], ("c", EventKind::LeaseAcquired));
+    assert_eq!(reported(&all)[1..], story);
 }
 
 /// From any revision, whether or not what happened there was wanted.
@@ -201,7 +201,7 @@ pub async fn l20_a_filtered_snapshot_shows_only_what_is_wanted(harness: &dyn Har
     stage.take("c", "bob").await;
     stage.release(&mine).await;
     let next = follow(&mut begun, 1).await;
-    assert_eq!(told(&next), [("a", EventKind::LeaseReleased)]);
+    assert_eq!(reported(&next), [("a", EventKind::LeaseReleased)]);
     assert!(next[0].revision > snapshot.revision);
 }
 

@@ -11,10 +11,10 @@ use crate::live::Joined;
 pub(super) type Reply<T> = oneshot::Sender<Result<T, Error>>;
 
 /// An answer to a look, held back until what it saw is durable.
-pub(super) type Glimpse = Box<dyn FnOnce(Option<&Error>) + Send>;
+pub(super) type Seen = Box<dyn FnOnce(Option<&Error>) + Send>;
 
 /// A look at the engine.
-pub(super) type Look = Box<dyn FnOnce(&Engine, UnixMillis) -> Glimpse + Send>;
+pub(super) type Look = Box<dyn FnOnce(&Engine, UnixMillis) -> Seen + Send>;
 
 /// A look at the engine after a batch.
 pub(super) type Settled = Box<dyn FnOnce(Result<(&Engine, UnixMillis), &Error>) + Send>;
@@ -40,7 +40,7 @@ pub(super) enum Job {
         reply: Reply<Joined>,
     },
     /// Look at what is gone, and at the clock.
-    Poke,
+    Wake,
     /// Stop in good order.
     Close(oneshot::Sender<Result<(), Error>>),
 }

@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 const VERSION: u8 = 3;
 /// Version and checksum.
 const HEAD: usize = 5;
-/// What the usual row needs, and more.
-const USUAL: usize = 256;
+/// What an ordinary row needs, and more.
+const ROOM: usize = 256;
 
 /// Why stored bytes could not be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -233,7 +233,7 @@ pub(super) fn to_event(
 
 /// A row: version, checksum over the columns beside it and its fields, fields.
 fn encode(row: &impl Serialize, columns: &[&[u8]]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(USUAL);
+    let mut bytes = Vec::with_capacity(ROOM);
     bytes.extend([VERSION, 0, 0, 0, 0]);
     bytes = postcard::to_extend(row, bytes).expect("memory takes every row");
     let sum = sum_of(columns, &bytes[HEAD..]).to_le_bytes();

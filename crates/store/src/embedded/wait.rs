@@ -47,7 +47,7 @@ impl Drop for Waiting {
             _ => Gone::Waiting(self.call),
         });
         // With a full queue the writer is awake anyway.
-        let _ = self.jobs.try_send(Job::Poke);
+        let _ = self.jobs.try_send(Job::Wake);
     }
 }
 

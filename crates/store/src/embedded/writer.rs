@@ -16,7 +16,7 @@ use lease::{
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
-    job::{Call, Glimpse, Gone, GoneList, Job, Reply, Settled},
+    job::{Call, Gone, GoneList, Job, Reply, Seen, Settled},
     journal::{Failure, Journal},
     outage::Outage,
     start::Folder,
@@ -43,7 +43,7 @@ enum Held {
         /// The caller could have gone away waiting: what it was granted must not be lost then.
         returns: bool,
     },
-    Glimpse(Glimpse),
+    Seen(Seen),
     Settled(Settled),
     Watch {
         watching: Arc<Watching>,
@@ -168,7 +168,7 @@ impl Writer {
         self.effects.clear();
         if self.outage.is_some() && !self.recover(now) {
             self.returned.clear();
-            return self.endure(inbox);
+            return self.serve_degraded(inbox);
         }
         self.engine.watch_renewals(self.live.are_renewals_watched());
         if self.engine.next_tick().is_some_and(|at| at <= now) {
@@ -231,7 +231,7 @@ impl Writer {
                     let answer = outcome.and(Err(broken.clone()));
                     let _ = reply.send(answer);
                 }
-                Held::Glimpse(glimpse) => glimpse(Some(&unavailable)),
+                Held::Seen(seen) => seen(Some(&unavailable)),
                 Held::Settled(settled) => settled(Err(&unavailable)),
                 Held::Watch { reply, .. } => {
                     let _ = reply.send(Err(unavailable.clone()));
@@ -247,7 +247,7 @@ impl Writer {
 
     /// A batch while the disk does not take anything: time stands still, renewals and reads are
     /// answered from memory, and nothing changes hands (L14).
-    fn endure(&mut self, inbox: &mut Vec<Job>) {
+    fn serve_degraded(&mut self, inbox: &mut Vec<Job>) {
         self.gone.take();
         for job in inbox.drain(..) {
             let Some(outage) = &self.outage else { break };
@@ -270,7 +270,7 @@ impl Writer {
                 Job::Watch { reply, .. } if outage.blind => {
                     let _ = reply.send(Err(error));
                 }
-                job @ (Job::Settled(_) | Job::Watch { .. } | Job::Poke | Job::Close(_)) => {
+                job @ (Job::Settled(_) | Job::Watch { .. } | Job::Wake | Job::Close(_)) => {
                     self.take(since, job);
                 }
             }
@@ -351,7 +351,7 @@ impl Writer {
                     returns: call.is_some(),
                 });
             }
-            Job::Look(look) => self.held.push(Held::Glimpse(look(&self.engine, now))),
+            Job::Look(look) => self.held.push(Held::Seen(look(&self.engine, now))),
             Job::Settled(settled) => self.held.push(Held::Settled(settled)),
             Job::Watch {
                 watching,
@@ -362,7 +362,7 @@ impl Writer {
                 snapshot,
                 reply,
             }),
-            Job::Poke => {}
+            Job::Wake => {}
             Job::Close(reply) => self.closing = Some(reply),
         }
     }
@@ -435,7 +435,7 @@ impl Writer {
                         self.returned.extend(wait::fresh(&acquired));
                     }
                 }
-                Held::Glimpse(glimpse) => glimpse(None),
+                Held::Seen(seen) => seen(None),
                 Held::Settled(settled) => settled(Ok((&self.engine, now))),
                 Held::Watch {
                     watching,

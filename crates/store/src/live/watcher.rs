@@ -69,7 +69,7 @@ struct Watcher<S> {
     /// What the watcher knows already.
     seen: Revision,
     /// Where it could resume, as far as it was told.
-    told: Revision,
+    reported: Revision,
     begin_again: bool,
 }
 
@@ -114,7 +114,7 @@ impl<S: Source> Watcher<S> {
             ready: joined.snapshot.map(Notice::Snapshot).into_iter().collect(),
             live: joined.events,
             seen: seen.max(joined.live_from),
-            told: seen,
+            reported: seen,
             begin_again: false,
         }
     }
@@ -123,7 +123,7 @@ impl<S: Source> Watcher<S> {
     async fn notice(&mut self) -> Result<Option<Notice>, Error> {
         loop {
             if let Some(notice) = self.ready.pop_front() {
-                self.told = notice.revision();
+                self.reported = notice.revision();
                 return Ok(Some(notice));
             }
             if (self.begin_again || self.missed.is_some()) && self.live.is_closed() {
@@ -146,7 +146,7 @@ impl<S: Source> Watcher<S> {
                     let newest = self.live.newest();
                     match self.live.ready() {
                         Some(next) => next,
-                        None if newest > self.told.max(self.seen) => {
+                        None if newest > self.reported.max(self.seen) => {
                             self.ready.push_back(Notice::Progress(newest));
                             continue;
                         }

@@ -17,7 +17,7 @@ struct Copy<'a> {
     source: &'a dyn Import,
     target: &'a dyn Import,
     report: &'a mut Report,
-    tell: &'a mut (dyn FnMut(Progress) + Send),
+    progress: &'a mut (dyn FnMut(Progress) + Send),
     /// The largest token seen.
     largest: Token,
     /// The most that a lease's end was put off, in ms.
@@ -30,7 +30,7 @@ pub(super) async fn copy(
     target: &dyn Import,
     maintenance: &Maintenance,
     report: &mut Report,
-    tell: &mut (dyn FnMut(Progress) + Send),
+    progress: &mut (dyn FnMut(Progress) + Send),
 ) -> Result<(), Error> {
     // Now that it is closed, these are final.
     let head = source.head().await.map_err(from_source)?;
@@ -39,7 +39,7 @@ pub(super) async fn copy(
         source,
         target,
         report,
-        tell,
+        progress,
         largest: head.floor.max(maintenance.floor),
         lengthened_ms: 0,
     };
@@ -65,7 +65,7 @@ impl Copy<'_> {
             after = last.revision;
             self.report.events += events.len() as u64;
             self.target.put_events(events).await.map_err(from_target)?;
-            self.told(What::Events, self.report.events, head.events);
+            self.advance(What::Events, self.report.events, head.events);
         }
         Ok(Revision::new(oldest))
     }
@@ -78,7 +78,7 @@ impl Copy<'_> {
             self.report.records += part.items.len() as u64;
             let put = self.target.put_records(part.items).await;
             put.map_err(from_target)?;
-            self.told(What::Records, self.report.records, head.records);
+            self.advance(What::Records, self.report.records, head.records);
             match part.next {
                 Some(next) => cursor = next,
                 None => return Ok(()),
@@ -99,7 +99,7 @@ impl Copy<'_> {
                 self.carry(slot, there, here);
             }
             self.target.put_slots(slots).await.map_err(from_target)?;
-            self.told(What::Keys, self.report.keys, head.keys);
+            self.advance(What::Keys, self.report.keys, head.keys);
             match part.next {
                 Some(next) => cursor = next,
                 None => return Ok(()),
@@ -205,8 +205,8 @@ impl Copy<'_> {
         }
     }
 
-    fn told(&mut self, what: What, done: u64, of: u64) {
-        (self.tell)(Progress { what, done, of });
+    fn advance(&mut self, what: What, done: u64, of: u64) {
+        (self.progress)(Progress { what, done, of });
     }
 }
 

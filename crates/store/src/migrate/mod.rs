@@ -52,12 +52,12 @@ pub struct Options {
     pub cut_off: bool,
 }
 
-/// Moves everything from one store to another. `tell` hears how far it is.
+/// Moves everything from one store to another. `progress` is called with how far it is.
 pub async fn migrate(
     from: &StoreUrl,
     to: &StoreUrl,
     options: Options,
-    tell: &mut (dyn FnMut(Progress) + Send),
+    progress: &mut (dyn FnMut(Progress) + Send),
 ) -> Result<Report, Error> {
     let (source, target) = ends(from, to, options.dry_run).await?;
     let (source, target) = (source.as_ref(), target.as_ref());
@@ -73,7 +73,7 @@ pub async fn migrate(
         return Ok(report);
     }
     let maintenance = close(source, target, (from, to), &standing, &looked).await?;
-    copy::copy(source, target, &maintenance, &mut report, tell).await?;
+    copy::copy(source, target, &maintenance, &mut report, progress).await?;
     Ok(report)
 }
 

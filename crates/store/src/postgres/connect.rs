@@ -242,17 +242,17 @@ pub(super) async fn direct(
     tls: &Tls,
 ) -> Result<(Client, mpsc::Receiver<String>), Error> {
     let config = session(options);
-    let (told, hears) = mpsc::channel(NOTIFICATIONS);
+    let (reported, hears) = mpsc::channel(NOTIFICATIONS);
     let connecting = async {
         Ok(match tls {
             Tls::Off => {
                 let (client, connection) = config.connect(NoTls).await?;
-                tokio::spawn(drive(connection, told));
+                tokio::spawn(drive(connection, reported));
                 client
             }
             Tls::On(tls) => {
                 let (client, connection) = config.connect(tls.clone()).await?;
-                tokio::spawn(drive(connection, told));
+                tokio::spawn(drive(connection, reported));
                 client
             }
         })
@@ -278,14 +278,14 @@ fn unreachable(error: &tokio_postgres::Error) -> Error {
 
 /// Moves bytes until the connection ends. A notification that finds the channel full is dropped:
 /// those before it say the same.
-async fn drive<S, T>(mut connection: Connection<S, T>, told: mpsc::Sender<String>)
+async fn drive<S, T>(mut connection: Connection<S, T>, reported: mpsc::Sender<String>)
 where
     S: AsyncRead + AsyncWrite + Unpin,
     T: AsyncRead + AsyncWrite + Unpin,
 {
     while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
         if let AsyncMessage::Notification(notification) = message {
-            let _ = told.try_send(notification.payload().to_owned());
+            let _ = reported.try_send(notification.payload().to_owned());
         }
     }
 }

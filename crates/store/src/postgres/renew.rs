@@ -101,7 +101,7 @@ impl Renewer {
             }
         }
         if let Some(row) = rows.first() {
-            self.tell(kept.iter().flatten(), row)?;
+            self.publish_renewals(kept.iter().flatten(), row)?;
         }
         let missing: Vec<Renewal> = asked
             .iter()
@@ -156,7 +156,7 @@ impl Renewer {
             return self.one_by_one(Renew { holder, leases }).await;
         }
         if let Some(row) = rows.first().filter(|_| !leases.is_empty()) {
-            self.tell(&leases, row)?;
+            self.publish_renewals(&leases, row)?;
         }
         let answer = |lease: Lease| Renewed {
             key: lease.key.clone(),
@@ -178,7 +178,11 @@ impl Renewer {
     }
 
     /// Tells watchers here about renewals, which came after the revision in `row`.
-    fn tell<'a>(&self, kept: impl IntoIterator<Item = &'a Lease>, row: &Row) -> Result<(), Error> {
+    fn publish_renewals<'a>(
+        &self,
+        kept: impl IntoIterator<Item = &'a Lease>,
+        row: &Row,
+    ) -> Result<(), Error> {
         if self.events == RenewalEvents::Live {
             let (at, revision) = (row::count(row, 1)?, row::count(row, 2)?);
             self.feed

@@ -3,7 +3,7 @@
 
 use super::{keys::Keys, options::Options};
 
-const USUAL: &str = include_str!("lua/usual.lua");
+const FAST: &str = include_str!("lua/fast.lua");
 const CORE: &str = include_str!("lua/core.lua");
 const DECIDE: &str = include_str!("lua/decide.lua");
 const RECORDS: &str = include_str!("lua/records.lua");
@@ -54,7 +54,7 @@ impl Scripts {
             Script { text, sha }
         };
         Self {
-            apply: script(&[USUAL, CORE, DECIDE, include_str!("lua/apply.lua")]),
+            apply: script(&[FAST, CORE, DECIDE, include_str!("lua/apply.lua")]),
             wait: script(&[CORE, DECIDE, include_str!("lua/wait.lua")]),
             abandon: script(&[CORE, DECIDE, include_str!("lua/abandon.lua")]),
             beat: script(&[CORE, DECIDE, include_str!("lua/beat.lua")]),

@@ -54,10 +54,13 @@ async fn what_the_asker_is_told_about_a_usual_grant_is_what_the_database_holds()
         labels: lease::Labels::new(labels.into()).expect("labels"),
         ..ask("a", "ann")
     };
-    let told = take(&store, asked).await;
-    let held = store.lease(told.key.clone()).await.expect("answered");
-    assert_eq!(held, Some(told.clone()));
-    assert_eq!(store.lease_by_id(told.id).await.expect("answered"), held);
+    let reported = take(&store, asked).await;
+    let held = store.lease(reported.key.clone()).await.expect("answered");
+    assert_eq!(held, Some(reported.clone()));
+    assert_eq!(
+        store.lease_by_id(reported.id).await.expect("answered"),
+        held
+    );
     let refused = store.acquire(ask("a", "bob")).await.expect("answered");
     let Acquired::Refused(Refusal {
         cause: Cause::Held { token, left_ms, .. },
@@ -66,7 +69,7 @@ async fn what_the_asker_is_told_about_a_usual_grant_is_what_the_database_holds()
     else {
         panic!("{refused:?}");
     };
-    assert_eq!(token, told.token);
+    assert_eq!(token, reported.token);
     assert!((60_000..=65_000).contains(&left_ms), "{left_ms}");
 }
 

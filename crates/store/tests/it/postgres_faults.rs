@@ -178,13 +178,13 @@ async fn replicas_survive_a_restarted_killed_frozen_and_slow_database_heavy() {
             "no revision is missing"
         );
     }
-    let told: HashSet<LeaseId> = events
+    let reported: HashSet<LeaseId> = events
         .iter()
         .filter(|event| event.kind == EventKind::LeaseAcquired)
         .filter_map(|event| event.lease.as_ref().map(|lease| lease.id))
         .collect();
     let granted = seen.granted.lock().expect("not poisoned").clone();
-    let lost: Vec<_> = granted.difference(&told).collect();
+    let lost: Vec<_> = granted.difference(&reported).collect();
     assert!(lost.is_empty(), "acknowledged grants were lost: {lost:?}");
     let failures = seen.failures.lock().expect("not poisoned").len();
     println!(

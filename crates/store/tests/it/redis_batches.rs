@@ -68,7 +68,7 @@ async fn l12_what_lapsed_first_is_announced_first_and_then_in_the_order_of_keys(
         expired().await.len() == ids.len()
     })
     .await;
-    let told: Vec<_> = expired()
+    let reported: Vec<_> = expired()
         .await
         .into_iter()
         .map(|event| {
@@ -76,10 +76,10 @@ async fn l12_what_lapsed_first_is_announced_first_and_then_in_the_order_of_keys(
             (expires, event.key.clone())
         })
         .collect();
-    let mut sorted = told.clone();
+    let mut sorted = reported.clone();
     sorted.sort();
-    assert_eq!(told, sorted);
-    assert_eq!(told[5].1.id(), "f", "its renewal lasted longest");
+    assert_eq!(reported, sorted);
+    assert_eq!(reported[5].1.id(), "f", "its renewal lasted longest");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -269,8 +269,8 @@ const MUTANTS: &[Mutant] = &[
     ),
     (
         "a pool gives a holder the slot it has",
-        "if footing(request, slot) == 'free' then",
-        "if footing(request, slot) ~= 'held' then",
+        "if occupancy(request, slot) == 'free' then",
+        "if occupancy(request, slot) ~= 'held' then",
         By::Oracle,
     ),
     (

@@ -58,13 +58,13 @@ async fn the_tower_layer_refuses_a_paused_owner_and_without_it_its_write_gets_th
         course("document:fenced", &fenced_url),
         course("document:control", &control_url),
     );
-    let (told, past) = tokio::join!(
+    let (reported, past) = tokio::join!(
         fenced_course.late_write(&server),
         control_course.late_write(&server),
     );
 
-    assert!(told.starts_with("refused"), "{told}");
-    assert!(told.contains("STALE_TOKEN"), "{told}");
+    assert!(reported.starts_with("refused"), "{reported}");
+    assert!(reported.contains("STALE_TOKEN"), "{reported}");
     assert_eq!(values(&fenced.lock().unwrap()), ["first", "second"]);
     let newest = fenced.lock().unwrap()[1].1;
     assert_eq!(marks.all(), [("document:fenced".parse().unwrap(), newest)]);

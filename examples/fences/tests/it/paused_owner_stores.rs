@@ -116,12 +116,12 @@ async fn redis_refuses_a_paused_owner_and_without_the_fence_its_write_gets_throu
             Course { key, sink, fenced }.late_write(server).await
         }
     };
-    let (told, past) = tokio::join!(
+    let (reported, past) = tokio::join!(
         course(KEY, &fenced, true),
         course("document:other", &control, false)
     );
 
-    assert!(told.starts_with("refused"), "{told}");
+    assert!(reported.starts_with("refused"), "{reported}");
     assert_eq!(value(&fenced, KEY).await, "second");
     assert_eq!(past, "written late");
     assert_eq!(value(&control, "document:other").await, "late");

@@ -300,8 +300,8 @@ async fn a_reader_that_stops_reading_is_no_failure_to_talk_about() {
             .output()
             .await
             .expect("there is a shell");
-        let told = String::from_utf8_lossy(&ran.stderr);
-        assert_eq!(told, "", "{verb}");
+        let reported = String::from_utf8_lossy(&ran.stderr);
+        assert_eq!(reported, "", "{verb}");
     }
 }
 

@@ -287,24 +287,28 @@ async fn plan_and_explain_tell_where_cameras_go_and_why() {
     let plan: Value = serde_json::from_str(&plan.stdout).expect("JSON was asked for");
     assert_eq!(plan["moves"][1]["to"], Value::Null);
 
-    let told = run(&["explain", "thermal"]).await;
-    assert_eq!(told.code, 0, "{}", told.stderr);
+    let reported = run(&["explain", "thermal"]).await;
+    assert_eq!(reported.code, 0, "{}", reported.stderr);
     assert!(
-        told.stdout
+        reported
+            .stdout
             .starts_with("thermal: nobody has it, nobody should have it (unassigned)\n"),
         "{}",
-        told.stdout
+        reported.stdout
     );
-    let row = told
+    let row = reported
         .stdout
         .lines()
         .nth(2)
         .map(|line| line.split_whitespace().collect::<Vec<_>>());
     assert_eq!(row, Some(vec!["r1", "0/4", "capabilities"]));
-    let told = run(&["explain", "front", "--json"]).await;
-    let told: Value = serde_json::from_str(&told.stdout).expect("JSON was asked for");
+    let reported = run(&["explain", "front", "--json"]).await;
+    let reported: Value = serde_json::from_str(&reported.stdout).expect("JSON was asked for");
     assert_eq!(
-        (&told["assigned"], &told["candidates"][0]["obstacles"]),
+        (
+            &reported["assigned"],
+            &reported["candidates"][0]["obstacles"]
+        ),
         (&json!("r1"), &json!([]))
     );
     let unknown = run(&["explain", "nothing"]).await;
@@ -345,12 +349,12 @@ async fn a_history_that_somebody_edited_is_told() {
         .expect("python3 runs");
     assert!(edited.success());
     server.restart().await;
-    let told = server.run(&["lease", "verify"]).await;
-    assert_eq!(told.code, 80, "{}", told.stdout);
+    let reported = server.run(&["lease", "verify"]).await;
+    assert_eq!(reported.code, 80, "{}", reported.stdout);
     assert!(
-        told.stdout.contains("was changed after it was sealed"),
+        reported.stdout.contains("was changed after it was sealed"),
         "{}",
-        told.stdout
+        reported.stdout
     );
     assert_eq!(server.run(&["lease", "verify", "job:b"]).await.code, 80);
     assert_eq!(

@@ -247,15 +247,15 @@ async fn heavy_a_consumer_has_every_event_once_and_in_order_after_outage_and_kil
     assert_eq!(authorities.len(), 1, "one store: {authorities:?}");
     assert_eq!(by_key(&applied), by_key(&expected));
     assert_eq!(applied.len(), expected.len(), "each once");
-    let told: BTreeSet<u64> = applied
+    let reported: BTreeSet<u64> = applied
         .iter()
         .filter(|event| event.event_type == "lease_acquired")
         .filter_map(|event| event.token)
         .collect();
     assert!(
-        tokens.is_subset(&told),
+        tokens.is_subset(&reported),
         "every acknowledged grant was told: {:?}",
-        tokens.difference(&told).collect::<Vec<_>>()
+        tokens.difference(&reported).collect::<Vec<_>>()
     );
     println!(
         "{} events, {} acknowledged grants ({granted} in {away} s without a broker), {} duplicates \

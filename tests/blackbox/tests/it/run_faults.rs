@@ -52,11 +52,11 @@ impl Case {
     /// The holder's own deadline, as the client last told it.
     fn deadline_ms(&self) -> u64 {
         let lines = self.run.lines();
-        let told = lines.iter().rev().find_map(|line| {
+        let reported = lines.iter().rev().find_map(|line| {
             let (_, after) = line.split_once("stops_at_boot_ms=")?;
             after.split_whitespace().next()?.parse().ok()
         });
-        told.expect("the client tells its deadline")
+        reported.expect("the client tells its deadline")
     }
 
     /// The last moment at which the program ran, once it has fallen silent.

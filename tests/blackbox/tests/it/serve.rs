@@ -130,7 +130,7 @@ async fn plain_text_on_an_address_of_others_is_refused_unless_told_so() {
         "says what to do: {}",
         ran.stderr
     );
-    let told = [
+    let reported = [
         "serve",
         "--listen",
         &listen,
@@ -138,7 +138,7 @@ async fn plain_text_on_an_address_of_others_is_refused_unless_told_so() {
         &data,
         "--insecure-listen",
     ];
-    let mut server = plain(&told).spawn();
+    let mut server = plain(&reported).spawn();
     server.wait_for_line("listening on", SOON).await;
     server.kill9();
     let mut server = plain(&[

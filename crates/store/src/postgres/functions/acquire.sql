@@ -24,7 +24,7 @@ END $$;
 -- What stands on a key for an asker: `free` (no lease), `lapsed` (a lease that may be taken), `own`
 -- or `held`. A lapsed lease that someone waits for is that waiter's. The same holder is the same name and
 -- incarnation within the same tenant (L2).
-CREATE FUNCTION lh_footing(l leases, name text, inc text, tenant text, n bigint) RETURNS text
+CREATE FUNCTION lh_occupancy(l leases, name text, inc text, tenant text, n bigint) RETURNS text
 LANGUAGE plpgsql AS $$
 BEGIN
     IF l.lease_id IS NULL THEN
@@ -55,7 +55,7 @@ BEGIN
 END $$;
 
 -- A new grant, over whatever lapsed lease is still there, or over a live one by force.
-CREATE FUNCTION lh_take(k text, next_token bigint, footing text, r jsonb, n bigint) RETURNS leases
+CREATE FUNCTION lh_take(k text, next_token bigint, occupancy text, r jsonb, n bigint) RETURNS leases
 LANGUAGE plpgsql AS $$
 DECLARE
     l leases;
@@ -63,7 +63,7 @@ DECLARE
     inc text := r -> 'holder' ->> 'incarnation';
     ttl bigint := (r ->> 'ttl')::bigint;
 BEGIN
-    IF footing <> 'free' THEN
+    IF occupancy <> 'free' THEN
         l := lh_find(k, n);
         IF l.runner_id = name AND l.incarnation = inc
             AND l.tenant_id IS NOT DISTINCT FROM r -> 'labels' ->> 'tenant' AND lh_lapsed(l, n) THEN
@@ -93,8 +93,8 @@ DECLARE
     tenant text := r -> 'labels' ->> 'tenant';
     k text;
     l leases;
-    footing text;
-    footings text[];
+    occupancy text;
+    occupancies text[];
     next_token bigint;
     tokens bigint[];
     new integer := 0;
@@ -104,10 +104,10 @@ BEGIN
     FOR i IN 0 .. last_key LOOP
         k := keys ->> i;
         l := lh_find(k, n);
-        footing := lh_footing(l, name, inc, tenant, n);
+        occupancy := lh_occupancy(l, name, inc, tenant, n);
         next_token := 0;
-        IF footing <> 'own' THEN
-            IF footing = 'held' AND r ->> 'force' IS NULL THEN
+        IF occupancy <> 'own' THEN
+            IF occupancy = 'held' AND r ->> 'force' IS NULL THEN
                 held := true;
                 answer := lh_refuse_held(l, n);
                 RETURN;
@@ -119,7 +119,7 @@ BEGIN
                 RETURN;
             END IF;
         END IF;
-        footings[i] := footing;
+        occupancies[i] := occupancy;
         tokens[i] := next_token;
     END LOOP;
     IF lh_over_limit(r, new, keys ->> 0, n) THEN
@@ -128,10 +128,10 @@ BEGIN
     END IF;
     FOR i IN 0 .. last_key LOOP
         k := keys ->> i;
-        IF footings[i] = 'own' THEN
+        IF occupancies[i] = 'own' THEN
             l := lh_extend(lh_find(k, n), n, (r ->> 'ttl')::bigint, NULL);
         ELSE
-            l := lh_take(k, tokens[i], footings[i], r, n);
+            l := lh_take(k, tokens[i], occupancies[i], r, n);
         END IF;
         answers := answers || CASE WHEN i > 0 THEN ',' ELSE '' END || lh_lease_json(l)::text;
     END LOOP;
@@ -148,7 +148,7 @@ DECLARE
     request_id text := r -> 'labels' ->> 'request';
     k text;
     l leases;
-    footing text;
+    occupancy text;
     next_token bigint;
 BEGIN
     held := false;
@@ -162,7 +162,7 @@ BEGIN
             ORDER BY place
         LOOP
             l := lh_find(k, n);
-            IF lh_footing(l, name, inc, tenant, n) = 'own' THEN
+            IF lh_occupancy(l, name, inc, tenant, n) = 'own' THEN
                 answer := lh_granted(
                     lh_lease_json(lh_extend(l, n, (r ->> 'ttl')::bigint, NULL))::text, false);
                 RETURN;
@@ -177,8 +177,8 @@ BEGIN
         ORDER BY place
     LOOP
         l := lh_find(k, n);
-        footing := lh_footing(l, name, inc, tenant, n);
-        IF footing = 'free' OR footing = 'lapsed' THEN
+        occupancy := lh_occupancy(l, name, inc, tenant, n);
+        IF occupancy = 'free' OR occupancy = 'lapsed' THEN
             next_token := lh_token_after(coalesce(l.token, lh_last_token(k)), n);
             IF next_token IS NULL THEN
                 answer := lh_refuse(k, '{"cause":"tokens_exhausted"}');
@@ -188,7 +188,7 @@ BEGIN
                 answer := lh_refuse(k, json_build_object('cause', 'limit', 'limit', r -> 'limit'));
                 RETURN;
             END IF;
-            answer := lh_granted(lh_lease_json(lh_take(k, next_token, footing, r, n))::text, true);
+            answer := lh_granted(lh_lease_json(lh_take(k, next_token, occupancy, r, n))::text, true);
             RETURN;
         END IF;
     END LOOP;

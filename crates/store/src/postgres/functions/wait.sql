@@ -59,7 +59,7 @@ BEGIN
     DELETE FROM lease_waiter_keys WHERE ticket = w.ticket;
     FOR i IN 0 .. jsonb_array_length(keys) - 1 LOOP
         l := lh_find(keys ->> i, n);
-        IF lh_footing(l, w.runner_id, w.incarnation,
+        IF lh_occupancy(l, w.runner_id, w.incarnation,
             w.request -> 'labels' ->> 'tenant', n) = ANY (standing) THEN
             answered := lh_refuse_held(l, n);
             EXIT;

@@ -1,5 +1,5 @@
 -- Asks for keys (L1-L6) and gives leases back (L16): commands that were waiting to be sent, decided
--- one after the other in one step. The first ones may have been decided already, in `usual.lua`.
+-- one after the other in one step. The first ones may have been decided already, in `fast.lua`.
 local function acquire(command)
   local request = command.request
   settle_waited(request)

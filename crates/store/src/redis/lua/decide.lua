@@ -26,7 +26,7 @@ local function is_holder(slot, request)
 end
 
 -- What stands on one key for one asker: 'free', 'own' or 'held'.
-local function footing(request, slot)
+local function occupancy(request, slot)
   if slot.foreign then return 'held' end
   if not slot.live then return 'free' end
   if now >= slot.lapses then
@@ -86,7 +86,7 @@ local function decide_all(request)
   local new, standing = 0, {}
   for place, key in ipairs(request.keys) do
     local slot = load(key)
-    local stands = footing(request, slot)
+    local stands = occupancy(request, slot)
     standing[place] = stands
     if stands ~= 'own' then
       if stands == 'held' and request.force == '' then return refuse_held(slot) end
@@ -115,7 +115,7 @@ local function decide_any(request)
     fetch(request.keys)
     for _, key in ipairs(request.keys) do
       local slot = load(key)
-      if footing(request, slot) == 'own' and label(slot.labels, 'request') == id then
+      if occupancy(request, slot) == 'own' and label(slot.labels, 'request') == id then
         extend(slot, request.ttl)
         return {'G', 0, {wire(slot)}}
       end
@@ -123,7 +123,7 @@ local function decide_any(request)
   end
   for _, key in ipairs(request.keys) do
     local slot = load(key)
-    if footing(request, slot) == 'free' then
+    if occupancy(request, slot) == 'free' then
       if not next_token(slot) then return {'R', key, 'tokens'} end
       if over_limit(request, 1) then return {'R', key, 'limit', request.limit} end
       return {'G', 1, {wire(take(slot, request))}}
@@ -239,7 +239,7 @@ local function give_up(name, waiter)
   leave(name, waiter)
   for _, key in ipairs(waiter.request.keys) do
     local slot = load(key)
-    local stands = footing(waiter.request, slot)
+    local stands = occupancy(waiter.request, slot)
     -- A slot of a pool is not free for the one that has it (L5).
     if stands == 'held' or (stands == 'own' and waiter.request.any == '1') then
       return refuse_held(slot)

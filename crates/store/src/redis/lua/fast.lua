@@ -1,4 +1,4 @@
--- The usual acquire (one key that is free, or held by somebody else) and the usual release (of a live
+-- The fast path: an acquire (one key that is free, or held by somebody else) and a release (of a live
 -- lease that nobody waits for), straight through: no more is read, written or built than these need.
 -- The first command that is anything else, and all after it, are left to the kernel's way below.
 local count, undecided, next_arg = tonumber(ARGV[1]), 1, 2
@@ -15,7 +15,7 @@ do
   if counters[2] and tonumber(counters[2]) > now then now = tonumber(counters[2]) end
   local at = format('%.0f', now)
 
-  -- Which commands look usual, and what has to be read for them.
+  -- Which commands may take it, and what has to be read for them.
   local starts, keys, asked, seen = {}, {}, {}, {}
   local from = next_arg
   while revision and #keys < count do

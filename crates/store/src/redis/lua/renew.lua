@@ -41,7 +41,7 @@ local function keep(packed, token, plain, there)
   return known .. expires .. '\31' .. at .. rest
 end
 
-local function keep_usual(from, to)
+local function keep_fast(from, to)
   local asked, kept = {}, {}
   for place = from, to do
     local n = (place - from) * 2 + 1
@@ -74,7 +74,7 @@ local function keep_usual(from, to)
   end
 end
 if which ~= 'changed' and RENEWALS ~= 'kept' then
-  for from = 1, #keys, MOST_KEYS do keep_usual(from, math.min(from + MOST_KEYS - 1, #keys)) end
+  for from = 1, #keys, MOST_KEYS do keep_fast(from, math.min(from + MOST_KEYS - 1, #keys)) end
 end
 
 local rest = {}

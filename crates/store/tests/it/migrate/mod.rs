@@ -10,11 +10,13 @@ use stage::{Backends, open, url};
 use world::World;
 
 async fn moved(from: &str, to: &str) -> Report {
-    let mut told = 0;
-    let report = migrate(&url(from), &url(to), Options::default(), &mut |_| told += 1)
-        .await
-        .unwrap_or_else(|error| panic!("{from} to {to}: {error}"));
-    assert!(told >= 3, "it says how far it is");
+    let mut reported = 0;
+    let report = migrate(&url(from), &url(to), Options::default(), &mut |_| {
+        reported += 1;
+    })
+    .await
+    .unwrap_or_else(|error| panic!("{from} to {to}: {error}"));
+    assert!(reported >= 3, "it says how far it is");
     report
 }
 

@@ -15,7 +15,7 @@ fn lines(instance: &Instance, event: &str) -> Vec<Value> {
 }
 
 /// Waits for an event, and checks that its lines say everything.
-async fn told(instance: &Instance, event: &str, level: &str) {
+async fn reported(instance: &Instance, event: &str, level: &str) {
     wait::until(PATIENCE, event, async || !lines(instance, event).is_empty()).await;
     for line in lines(instance, event) {
         assert_eq!(line["instance"], instance.id.as_str(), "{line}");
@@ -44,18 +44,18 @@ async fn every_event_of_a_target_s_life_is_one_line_that_says_everything() {
     // The first finds everything free, and hands half of it to the second.
     fleet.start_with(1, &settings).await;
     fleet.until_loads(&[4]).await;
-    told(&fleet.instances[0], "acquired", "INFO").await;
+    reported(&fleet.instances[0], "acquired", "INFO").await;
     fleet.start_with(1, &settings).await;
     fleet.until_loads(&[2, 2]).await;
-    told(&fleet.instances[1], "taken_over", "INFO").await;
+    reported(&fleet.instances[1], "taken_over", "INFO").await;
     for instance in &fleet.instances {
-        told(instance, "renewed", "DEBUG").await;
+        reported(instance, "renewed", "DEBUG").await;
     }
     // Redis is away for longer than the ttl: renewals fail, leases end, and come back.
     fleet.redis.pause();
     for instance in &fleet.instances {
-        told(instance, "renew_failed", "WARN").await;
-        told(instance, "expired", "WARN").await;
+        reported(instance, "renew_failed", "WARN").await;
+        reported(instance, "expired", "WARN").await;
     }
     fleet.redis.resume();
     fleet.until_loads(&[2, 2]).await;
@@ -63,9 +63,9 @@ async fn every_event_of_a_target_s_life_is_one_line_that_says_everything() {
     let mut gone = fleet.instances.remove(0);
     gone.child.kill9();
     fleet.until_loads(&[4]).await;
-    told(&fleet.instances[0], "taken_over", "INFO").await;
+    reported(&fleet.instances[0], "taken_over", "INFO").await;
     fleet.instances[0].child.sigterm();
     assert!(fleet.instances[0].child.wait(PATIENCE).await.success());
-    told(&fleet.instances[0], "released", "INFO").await;
+    reported(&fleet.instances[0], "released", "INFO").await;
     fleet.assert_faultless();
 }
