@@ -18,7 +18,7 @@ use crate::{
 pub const RESERVED_KINDS: [&str; 10] = [
     "authority",
     CREDENTIAL,
-    "leader",
+    "leadership",
     LOGIN,
     "node",
     REPLICA,

@@ -1,6 +1,6 @@
 //! Which replica of a shared store expires, forgets and seals for all of them.
 //!
-//! It is whoever holds the lease `leader:expiry`, and it gives that up on a graceful stop, as every leader does.
+//! It is whoever holds the lease `leadership:expiry`, and it gives that up on a graceful stop, as every leader does.
 //! It cannot wait for it in the queue of the key, as `Leadership` in `client` does: whoever waits behind a
 //! holder that died is let in by the leader's own work. So each store asks on its own, and what its loop and
 //! its owner share is here.

@@ -1,6 +1,6 @@
 //! Publishes every event to RabbitMQ. The history is the outbox: an event is written in the same atomic step as
 //! its change, and a cursor beside it records how far the broker has confirmed. One replica publishes at a
-//! time: the leader, which has the lease `leader:outbox`.
+//! time: the leader, which has the lease `leadership:outbox`.
 
 mod heartbeats;
 mod publisher;

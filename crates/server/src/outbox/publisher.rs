@@ -45,7 +45,7 @@ enum Stop {
 
 /// What the publishing replica holds.
 pub(super) fn leader_key() -> Result<Key, Invalid> {
-    Key::new("leader", OUTBOX)
+    Key::new("leadership", OUTBOX)
 }
 
 pub(super) fn leader_ttl() -> Result<Ttl, Invalid> {

@@ -341,7 +341,11 @@ async fn the_rules_are_those_of_plain_calls() {
     let mut socket = connect(&server, "h", false).await;
     let mut forced = acquire(2, "job:x", 0);
     forced["body"]["force"] = json!("mine");
-    say(&mut socket, json!([acquire(1, "leader:outbox", 0), forced])).await;
+    say(
+        &mut socket,
+        json!([acquire(1, "leadership:outbox", 0), forced]),
+    )
+    .await;
     let done = answers(&mut socket, [1, 2]).await;
     for id in [1, 2] {
         assert_eq!(done[&id]["body"]["code"], "AUTHORIZATION_FAILED", "{id}");

@@ -171,7 +171,7 @@ fn resumed(lease: &mut Lease, crashed: bool, now: UnixMillis) {
 }
 
 /// What is not the servers' own.
-const OWN: &str = "key NOT LIKE 'leader:%'";
+const OWN: &str = "key NOT LIKE 'leadership:%'";
 
 fn count(connection: &Connection, sql: &str) -> Result<u64, Failure> {
     Ok(connection.query_row(sql, [], |row| row.get(0))?)

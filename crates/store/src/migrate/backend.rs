@@ -13,7 +13,7 @@ use super::Maintenance;
 pub(crate) const PAGE: usize = 500;
 
 /// The kind of the keys under which servers share their own background work.
-const LEADERS: &str = "leader";
+const LEADERS: &str = "leadership";
 
 /// Whether this key belongs to the servers themselves.
 pub(crate) fn is_leadership(key: &Key) -> bool {

@@ -1,5 +1,5 @@
 //! The housekeeping: expiring punctually (L12), forgetting, and sealing the history. Whichever replica holds the
-//! lease `leader:expiry` does it, so the store's own background work is owned like everything else. Two
+//! lease `leadership:expiry` does it, so the store's own background work is owned like everything else. Two
 //! replicas doing it simultaneously would do no harm, since the database decides; it would only be waste.
 
 use std::{sync::Arc, time::Duration};
@@ -103,7 +103,7 @@ impl Expiry {
     ) -> Result<Self, Error> {
         let holder = Holder::new("leasehold", replica)?;
         let request = Acquire::one(
-            Key::new("leader", "expiry")?,
+            Key::new("leadership", "expiry")?,
             holder,
             Ttl::from_millis(TTL_MS)?,
         );

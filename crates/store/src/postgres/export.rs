@@ -181,12 +181,12 @@ impl Export for Endpoint {
                 return Ok(None);
             }
             let sql = format!(
-                "SELECT incarnation FROM leases WHERE key = 'leader:expiry' AND status = 'active' \
+                "SELECT incarnation FROM leases WHERE key = 'leadership:expiry' AND status = 'active' \
                  AND expires_ms > {NOW}"
             );
             let rows = self.read(&sql, &[]).await?;
             let who = rows.first().map(|row| get::<String>(row, 0)).transpose()?;
-            Ok(who.map(|who| format!("it holds leader:expiry as {who}")))
+            Ok(who.map(|who| format!("it holds leadership:expiry as {who}")))
         })
     }
 
@@ -198,11 +198,11 @@ impl Export for Endpoint {
             let row = self
                 .one(
                     "SELECT c.revision, c.oldest, c.floor, \
-                     (SELECT count(*) FROM leases WHERE status = 'active' AND kind <> 'leader'), \
-                     (SELECT count(*) FROM lease_fences WHERE key NOT LIKE 'leader:%' AND NOT EXISTS \
+                     (SELECT count(*) FROM leases WHERE status = 'active' AND kind <> 'leadership'), \
+                     (SELECT count(*) FROM lease_fences WHERE key NOT LIKE 'leadership:%' AND NOT EXISTS \
                         (SELECT FROM leases WHERE leases.key = lease_fences.key AND status = 'active')), \
                      (SELECT count(*) FROM records), \
-                     (SELECT count(*) FROM lease_events WHERE key NOT LIKE 'leader:%') \
+                     (SELECT count(*) FROM lease_events WHERE key NOT LIKE 'leadership:%') \
                      FROM lease_clock c",
                 )
                 .await?;

@@ -201,7 +201,10 @@ impl Endpoint {
         let mut cursor = String::new();
         loop {
             let part = self.slots(cursor).await?;
-            let own = part.items.iter().filter(|slot| slot.key.kind() != "leader");
+            let own = part
+                .items
+                .iter()
+                .filter(|slot| slot.key.kind() != "leadership");
             for slot in own {
                 keys += 1;
                 live += u64::from(slot.lease.is_some());
@@ -285,7 +288,8 @@ impl Export for Endpoint {
     fn at_work(&self) -> Answer<'_, Option<String>> {
         Box::pin(async {
             let leader = self.counters().await?.leader;
-            Ok((!leader.is_empty()).then(|| format!("it holds lease:leader:expiry as {leader}")))
+            Ok((!leader.is_empty())
+                .then(|| format!("it holds lease:leadership:expiry as {leader}")))
         })
     }
 
@@ -403,7 +407,7 @@ impl Export for Endpoint {
                 .into_iter()
                 .map(|id| format!("{kind}{id}"))
                 // Not a lease, but the servers' own.
-                .filter(|name| name != "leader:expiry" && name.parse::<Key>().is_ok())
+                .filter(|name| name != "leadership:expiry" && name.parse::<Key>().is_ok())
                 .collect();
             let found = self.ask_about("foreign", &names).await?;
             let items = found.iter().map(wire::key).collect::<Result<_, _>>()?;

@@ -8,7 +8,7 @@
 //! | `poll:fence:<id>` | string | the last token, for kind `poll` | for ever |
 //! | `session:<id>` | string | a polling target as JSON: the record `target:<id>` | until removed |
 //! | `lease:<kind>:<id>` | string | the holder's name, for every other kind | the lease's |
-//! | `lease:leader:expiry` | string | the replica that announces what lapsed | [`LEADER_TTL_MS`] |
+//! | `lease:leadership:expiry` | string | the replica that announces what lapsed | [`LEADER_TTL_MS`] |
 //! | `fence:<kind>:<id>` | string | the last token, for every other kind | until folded into the floor |
 //! | `leasehold:meta` | hash | revision, its base, last time, floor, waits, last ticket | for ever |
 //! | `leasehold:meta-parked` | hash | the same, while `leasehold:meta` says that the store is closed | a move |
@@ -162,7 +162,7 @@ impl Keys {
             ("RECORD_KINDS", "leasehold:record-kinds"),
             ("TARGETS", "leasehold:targets"),
             ("TARGET", "session:"),
-            ("LEADER", "lease:leader:expiry"),
+            ("LEADER", "lease:leadership:expiry"),
             ("NEWS", "leasehold:news"),
             ("WAKE", "leasehold:wake:"),
             ("POLL_LEASE", "poll:lease:"),

@@ -222,7 +222,8 @@ async fn tampering_with_postgresql_shows() {
     // From here on nothing is sealed: a replica without housekeeping looks at what is there.
     drop(store);
     seal_kit::until("the leadership is given up", async || {
-        let held = "SELECT count(*) FROM leases WHERE key = 'leader:expiry' AND status = 'active'";
+        let held =
+            "SELECT count(*) FROM leases WHERE key = 'leadership:expiry' AND status = 'active'";
         database.psql(held).await == "0"
     })
     .await;

@@ -181,7 +181,7 @@ async fn l6_a_waiter_whose_replica_died_is_passed_over() {
 async fn l12_expiry_is_punctual_and_its_leadership_moves_to_another_replica() {
     let database = Server::shared().await;
     let mut stores = replicas(&database.url(), 3).await;
-    let leadership = Key::new("leader", "expiry").unwrap();
+    let leadership = Key::new("leadership", "expiry").unwrap();
     wait::until(PATIENCE, "somebody leads", async || {
         stores[0].lease(leadership.clone()).await.unwrap().is_some()
     })
@@ -367,7 +367,7 @@ async fn l12_expiry_does_not_wait_for_a_leader_that_is_gone() {
     let gone = Postgres::open(without).await.expect("the store opens");
     let leader = Holder::new("leasehold", "gone").unwrap();
     let ttl = Ttl::from_millis(600_000).unwrap();
-    let leadership = Key::new("leader", "expiry").unwrap();
+    let leadership = Key::new("leadership", "expiry").unwrap();
     take(&gone, Acquire::one(leadership, leader, ttl)).await;
     let store = Postgres::open(options(&database.url())).await.unwrap();
     for round in 0..3 {
@@ -397,7 +397,7 @@ async fn l12_a_replica_that_closes_gives_its_leadership_up() {
     .await;
     store.close().await;
     let query = EventQuery {
-        key: Some(Key::new("leader", "expiry").unwrap()),
+        key: Some(Key::new("leadership", "expiry").unwrap()),
         limit: 100,
         ..EventQuery::default()
     };

@@ -130,7 +130,7 @@ async fn l12_the_leadership_passes_on_when_its_replica_ends() {
     let mut stores = replicas(&server.url(), 2).await;
     take(&stores[0], ask("a", "ann", 2500)).await;
     wait::until(LIMIT, "a replica to lead", async || {
-        server.cli(&["EXISTS", "lease:leader:expiry"]).await == "1"
+        server.cli(&["EXISTS", "lease:leadership:expiry"]).await == "1"
     })
     .await;
     // One of the two leads; whichever is left must announce the expiry.
@@ -167,7 +167,7 @@ async fn l12_a_replica_that_closes_gives_its_leadership_up() {
     })
     .await;
     store.close().await;
-    let leader = server.cli(&["GET", "lease:leader:expiry"]).await;
+    let leader = server.cli(&["GET", "lease:leadership:expiry"]).await;
     assert_eq!(leader, "", "the next one need not wait for the ttl");
     assert!(!store.capabilities().leads_expiry);
 }

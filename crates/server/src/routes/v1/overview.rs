@@ -351,7 +351,10 @@ async fn broker(
     struct Cursor {
         after: u64,
     }
-    let publisher = app.authority().lease(Key::new("leader", "outbox")?).await?;
+    let publisher = app
+        .authority()
+        .lease(Key::new("leadership", "outbox")?)
+        .await?;
     let cursor = app
         .authority()
         .record(Key::new("outbox", "cursor")?)

@@ -109,7 +109,7 @@ async fn a_week(backend: Backend, sessions: usize) {
     assert!(
         kinds
             .iter()
-            .all(|kind| matches!(*kind, "worker" | "leader" | "replica")),
+            .all(|kind| matches!(*kind, "worker" | "leadership" | "replica")),
         "{left:?}"
     );
     look_inside(&backend, &api.url).await;
