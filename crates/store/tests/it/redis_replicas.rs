@@ -451,12 +451,16 @@ async fn heavy_three_replicas_survive_a_redis_that_is_slow_paused_killed_and_cut
     let mut verifier = Verifier::new(Extent::Consecutive);
     let mut after = Revision::ZERO;
     loop {
-        let page = stores[0].events(EventQuery {
-            after,
-            limit: 1000,
-            ..EventQuery::default()
-        });
-        let page = page.await.expect("answered");
+        // Its connection was cut, which it may find out only now.
+        let page = wait::until_some(LIMIT, "the history is read", async || {
+            let query = EventQuery {
+                after,
+                limit: 1000,
+                ..EventQuery::default()
+            };
+            stores[0].events(query).await.ok()
+        })
+        .await;
         for event in &page.events {
             verifier.see(event);
             after = event.revision;
