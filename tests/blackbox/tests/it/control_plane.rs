@@ -113,11 +113,9 @@ async fn ask(replica: &Replica, camera: String, runner: String) -> (String, Stri
 async fn fight(replicas: &[Replica], round: usize) -> BTreeMap<String, (String, String)> {
     let asks = (0..2 * CAMERAS).map(|n| {
         let (wanted, second) = (n % CAMERAS, n >= CAMERAS);
-        let asker = if second {
-            (wanted + 3 + round) % RUNNERS
-        } else {
-            wanted % RUNNERS
-        };
+        // Never the first one again: it would get its own lease back.
+        let other = 1 + (2 + round) % (RUNNERS - 1);
+        let asker = (wanted + if second { other } else { 0 }) % RUNNERS;
         ask(
             &replicas[(n + usize::from(second)) % 2],
             camera(wanted),
