@@ -31,7 +31,7 @@ const DRAINED_BYTES: usize = 16 * 1024 * 1024;
 pub(crate) struct BodyLimit {
     /// How large.
     pub bytes: usize,
-    /// How long it may take to arrive: one that trickles must not hold a place for ever.
+    /// How long it may take to arrive: one that trickles must not hold a permit for ever.
     pub time: Duration,
 }
 
@@ -146,9 +146,9 @@ async fn read_any(request: Request, limit: BodyLimit) -> Result<Bytes, Reject> {
         return Err(too_large());
     };
     let bytes = whole.to_bytes();
-    // Only a request that is whole takes a place from others.
-    if let Some(place) = head.extensions.get::<Arc<BudgetSlot>>() {
-        place.take()?;
+    // Only a request that is whole takes a permit from others.
+    if let Some(slot) = head.extensions.get::<Arc<BudgetSlot>>() {
+        slot.take()?;
     }
     Ok(bytes)
 }

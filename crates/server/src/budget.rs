@@ -15,7 +15,7 @@ use crate::{
     shed::{Class, Permit},
 };
 
-/// A place in a budget. A request with a body takes it when the body has arrived, so that one that
+/// Where the permit of one request is kept. A request with a body takes its permit when the body has arrived, so that one that
 /// trickles in keeps nobody else out.
 pub(crate) struct BudgetSlot {
     app: App,
@@ -45,19 +45,19 @@ impl BudgetSlot {
     }
 }
 
-/// The body of a stream: keeps its place while it lives, and ends with the credential it was opened with.
+/// The body of a stream: keeps its permit while it lives, and ends with the credential it was opened with.
 pub(crate) struct StreamBody {
     body: Body,
     revoked: Pin<Box<WaitForCancellationFutureOwned>>,
-    _place: Arc<BudgetSlot>,
+    _slot: Arc<BudgetSlot>,
 }
 
 impl StreamBody {
-    pub fn new(body: Body, revoked: CancellationToken, place: Arc<BudgetSlot>) -> Self {
+    pub fn new(body: Body, revoked: CancellationToken, slot: Arc<BudgetSlot>) -> Self {
         Self {
             body,
             revoked: Box::pin(revoked.cancelled_owned()),
-            _place: place,
+            _slot: slot,
         }
     }
 }

@@ -30,12 +30,12 @@ const LOG_EVERY: Duration = Duration::from_secs(5);
 #[derive(Clone)]
 pub(crate) struct Admission<A> {
     inner: A,
-    places: Arc<Slots>,
+    slots: Arc<Slots>,
 }
 
 impl<A> Admission<A> {
-    pub fn new(inner: A, places: Arc<Slots>) -> Self {
-        Self { inner, places }
+    pub fn new(inner: A, slots: Arc<Slots>) -> Self {
+        Self { inner, slots }
     }
 }
 
@@ -52,13 +52,13 @@ where
 
     fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
         let peer = stream.peer_addr();
-        let place = peer.and_then(|peer| Slots::enter(&self.places, peer.ip().to_canonical()));
-        match place {
-            Ok(place) => {
+        let slot = peer.and_then(|peer| Slots::enter(&self.slots, peer.ip().to_canonical()));
+        match slot {
+            Ok(slot) => {
                 let accepted = self.inner.accept(stream, service);
                 Box::pin(async move {
                     let (stream, service) = accepted.await?;
-                    Ok((Admitted::new(stream, place), service))
+                    Ok((Admitted::new(stream, slot), service))
                 })
             }
             Err(error) => Box::pin(async move { Err(error) }),
@@ -74,7 +74,7 @@ struct Counts {
     logged: Option<Instant>,
 }
 
-/// The places for connections.
+/// The slots for connections.
 pub(crate) struct Slots {
     all: usize,
     per_address: usize,
@@ -96,15 +96,15 @@ impl Slots {
         })
     }
 
-    fn enter(places: &Arc<Self>, address: IpAddr) -> io::Result<Slot> {
-        let mut counts = places.counts();
+    fn enter(slots: &Arc<Self>, address: IpAddr) -> io::Result<Slot> {
+        let mut counts = slots.counts();
         let own = counts.by_address.get(&address).copied().unwrap_or(0);
-        let full = counts.all >= places.all;
-        if full || (own >= places.per_address && !places.guard.trusts(address)) {
+        let full = counts.all >= slots.all;
+        if full || (own >= slots.per_address && !slots.guard.trusts(address)) {
             counts.refused += 1;
             if counts.logged.is_none_or(|at| at.elapsed() >= LOG_EVERY) {
                 let reason = if full {
-                    "all places are taken"
+                    "all slots are taken"
                 } else {
                     "too many from one address"
                 };
@@ -116,14 +116,14 @@ impl Slots {
                 counts.logged = Some(Instant::now());
             }
             drop(counts);
-            places.metrics.turned_away("connection");
-            return Err(io::Error::other("no place for another connection"));
+            slots.metrics.turned_away("connection");
+            return Err(io::Error::other("no slot for another connection"));
         }
         counts.all += 1;
         *counts.by_address.entry(address).or_default() += 1;
         drop(counts);
         Ok(Slot {
-            places: places.clone(),
+            slots: slots.clone(),
             address,
         })
     }
@@ -133,15 +133,15 @@ impl Slots {
     }
 }
 
-/// One connection's place; given back when dropped.
+/// One connection's slot; given back when dropped.
 struct Slot {
-    places: Arc<Slots>,
+    slots: Arc<Slots>,
     address: IpAddr,
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        let mut counts = self.places.counts();
+        let mut counts = self.slots.counts();
         counts.all = counts.all.saturating_sub(1);
         if let Some(own) = counts.by_address.get_mut(&self.address) {
             *own -= 1;
@@ -152,20 +152,20 @@ impl Drop for Slot {
     }
 }
 
-/// A connection that has a place, and must say something soon.
+/// A connection that has a slot, and must say something soon.
 pub(crate) struct Admitted<T> {
     stream: T,
     /// Until the first byte.
     silence: Option<Pin<Box<Sleep>>>,
-    _place: Slot,
+    _slot: Slot,
 }
 
 impl<T> Admitted<T> {
-    fn new(stream: T, place: Slot) -> Self {
+    fn new(stream: T, slot: Slot) -> Self {
         Self {
             stream,
             silence: Some(Box::pin(sleep(FIRST_BYTE))),
-            _place: place,
+            _slot: slot,
         }
     }
 }

@@ -73,16 +73,16 @@ pub(crate) async fn frame(
     request.extensions_mut().insert(known.clone());
     let body = BodyLimit::of(&app.parts().limits);
     request.extensions_mut().insert(body);
-    let place = BudgetSlot::new(app.clone(), class);
-    request.extensions_mut().insert(place.clone());
+    let slot = BudgetSlot::new(app.clone(), class);
+    request.extensions_mut().insert(slot.clone());
     let api = request.uri().path().starts_with("/api/");
-    let response = admitted(&app, origin, class, &place, request, next).await;
+    let response = admitted(&app, origin, class, &slot, request, next).await;
     let mut response = written(response, &id);
     guarded(response.headers_mut(), api, app.parts().encrypted);
     if class == Class::Stream && response.status().is_success() {
         let revoked = known.0.get().map(|caller| caller.revoked.clone());
         response = response
-            .map(|body| Body::new(StreamBody::new(body, revoked.unwrap_or_default(), place)));
+            .map(|body| Body::new(StreamBody::new(body, revoked.unwrap_or_default(), slot)));
     }
     if let Ok(value) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(REQUEST_ID, value);
@@ -111,7 +111,7 @@ async fn admitted(
     app: &App,
     origin: Origin,
     class: Class,
-    place: &BudgetSlot,
+    slot: &BudgetSlot,
     request: Request,
     next: Next,
 ) -> Response {
@@ -127,9 +127,9 @@ async fn admitted(
     {
         return Reject::field("query", "text without the character NUL").into_response();
     }
-    // With a body, the place is taken when the body has arrived.
+    // With a body, the permit is taken when the body has arrived.
     let later = matches!(class, Class::Keep | Class::Other) && !request.body().is_end_stream();
-    if !later && let Err(reject) = place.take() {
+    if !later && let Err(reject) = slot.take() {
         return reject.into_response();
     }
     let answer = AssertUnwindSafe(next.run(request)).catch_unwind();

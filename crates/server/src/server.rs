@@ -318,14 +318,14 @@ impl Server {
             .timer(TokioTimer::new())
             .keep_alive_interval(HTTP2_KEEP_ALIVE.0)
             .keep_alive_timeout(HTTP2_KEEP_ALIVE.1);
-        let places = Slots::new(&parts.limits, parts.guard.clone(), parts.metrics.clone());
+        let slots = Slots::new(&parts.limits, parts.guard.clone(), parts.metrics.clone());
         let served = if let Some(certificate) = self.tls {
             let acceptor =
                 RustlsAcceptor::new(certificate.config()).acceptor(NoDelayAcceptor::new());
-            let acceptor = Admission::new(acceptor, places);
+            let acceptor = Admission::new(acceptor, slots);
             server.acceptor(acceptor).serve(make).await
         } else {
-            let acceptor = Admission::new(NoDelayAcceptor::new(), places);
+            let acceptor = Admission::new(NoDelayAcceptor::new(), slots);
             server.acceptor(acceptor).serve(make).await
         };
         stopper.abort();

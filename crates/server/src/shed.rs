@@ -66,7 +66,7 @@ pub(crate) struct Shed {
     rate: Option<DefaultKeyedRateLimiter<Arc<str>>>,
 }
 
-/// A place in a budget; given back when dropped.
+/// A permit from a budget; given back when dropped.
 pub(crate) struct Permit {
     _permit: Option<OwnedSemaphorePermit>,
 }
@@ -92,7 +92,7 @@ impl Shed {
         }
     }
 
-    /// A place for a request of this class. Acquires take theirs with [`Shed::acquire`].
+    /// A permit for a request of this class. Acquires take theirs with [`Shed::acquire`].
     pub fn enter(&self, class: Class) -> Result<Permit, Reject> {
         let budget = match class {
             Class::Keep => &self.keeps,
@@ -103,7 +103,7 @@ impl Shed {
         take(budget)
     }
 
-    /// A place for an acquire: those that wait have a budget of their own, since they cost little
+    /// A permit for an acquire: those that wait have a budget of their own, since they cost little
     /// and stay long.
     pub fn acquire(&self, waits: bool) -> Result<Permit, Reject> {
         take(if waits { &self.waiters } else { &self.acquires })
@@ -149,7 +149,7 @@ mod tests {
             ..Limits::default()
         };
         let shed = Shed::new(&limits);
-        let first = shed.acquire(false).unwrap_or_else(|_| panic!("a place"));
+        let first = shed.acquire(false).unwrap_or_else(|_| panic!("a permit"));
         assert!(shed.acquire(false).is_err());
         assert!(shed.acquire(true).is_ok());
         assert!(shed.enter(Class::Keep).is_ok());

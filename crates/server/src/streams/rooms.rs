@@ -107,7 +107,7 @@ struct Mark {
     end: usize,
 }
 
-/// A place in a room. A subscriber may have it before it listens.
+/// A seat in a room. A subscriber may have it before it listens.
 pub(super) struct Seat {
     rooms: Rooms,
     wanted: Wanted,

@@ -76,7 +76,7 @@ struct Subscriber {
     format: Format,
     heartbeat: Duration,
     pieces: mpsc::Sender<Bytes>,
-    /// Its place in the room of those who want the same.
+    /// Its seat in the room of those who want the same.
     seat: Option<Seat>,
     /// Up to where it has everything.
     seen: Option<Revision>,

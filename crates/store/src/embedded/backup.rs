@@ -116,8 +116,8 @@ fn look(dir: &Path) -> Result<Copied, Failure> {
 }
 
 fn open(dir: &Path) -> Result<Journal, Failure> {
-    let place = Location::Folder(dir.to_owned());
-    Journal::open(&place, History::default(), RenewalEvents::default())
+    let location = Location::Folder(dir.to_owned());
+    Journal::open(&location, History::default(), RenewalEvents::default())
 }
 
 fn copied(journal: &Journal) -> Result<Copied, Failure> {

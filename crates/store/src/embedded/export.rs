@@ -114,11 +114,11 @@ fn take(dir: PathBuf, create: bool, absent: bool) -> Result<Option<Endpoint>, Op
     std::fs::create_dir_all(&dir).map_err(io(&dir))?;
     let lock = lock::take(&dir)?;
     let (_, mark) = HighWater::open(&dir).map_err(io(&dir.join(high_water::FILE)))?;
-    let place = Location::Folder(dir.clone());
+    let location = Location::Folder(dir.clone());
     let open = || {
-        let journal = Journal::open(&place, History::default(), RenewalEvents::default())?;
+        let journal = Journal::open(&location, History::default(), RenewalEvents::default())?;
         journal.check()?;
-        Ok((journal.state(), place.connect_to_write()?))
+        Ok((journal.state(), location.connect_to_write()?))
     };
     let (state, tables) = open().map_err(|failure| OpenError::from_failure(&path, failure))?;
     if let Some(mark) = mark.filter(|mark| mark.revision > state.revision) {

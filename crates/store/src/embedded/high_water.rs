@@ -1,7 +1,7 @@
 //! The newest revision and token, in a small file beside the write-ahead log.
 //!
 //! SQLite drops a damaged tail of its log without a word, because it cannot know whether anyone was
-//! told about it. This file does: it is written after each commit and before the answers. It is not
+//! notified of it. This file does: it is written after each commit and before the answers. It is not
 //! synced, so after a power failure it may be behind the tables, which is fine, and never ahead of them,
 //! which is what is checked.
 

@@ -165,7 +165,7 @@ pub(super) fn ended_page(
     for end in found {
         let id = end.lease.as_ref().map(|lease| lease.id);
         let whole = id.map(|id| ended(connection, id)).transpose()?.flatten();
-        // When the grant is already forgotten, its end alone still tells who, what and when.
+        // When the grant is already forgotten, its end alone still shows who, what and when.
         items.extend(match whole {
             Some(whole) => Some(whole),
             None => as_lease(connection, None, &end)?,

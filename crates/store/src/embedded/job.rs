@@ -41,7 +41,7 @@ pub(super) enum Job {
     },
     /// Look at what is gone, and at the clock.
     Wake,
-    /// Stop in good order.
+    /// Stop gracefully.
     Close(oneshot::Sender<Result<(), Error>>),
 }
 

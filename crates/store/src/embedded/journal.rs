@@ -21,9 +21,9 @@ use super::{
 const CHECKED_PAGES: i64 = 16_384;
 /// Pages of 4 KiB that are kept in memory while everything is read.
 const RESTORE_PAGES: i64 = 64;
-/// How many free pages one turn of tidying gives back to the disk.
+/// How many free pages one round of tidying gives back to the disk.
 const VACUUM_PAGES: i64 = 1_024;
-/// How many events one turn of tidying may delete.
+/// How many events one round of tidying may delete.
 const TIDY_EVENTS: usize = 5_000;
 
 /// Why the tables could not be read or written.
@@ -67,7 +67,7 @@ impl Failure {
 
 /// The connection that writes.
 pub(super) struct Journal {
-    place: Location,
+    location: Location,
     connection: Connection,
     state: State,
     sealed: Head,
@@ -78,11 +78,11 @@ pub(super) struct Journal {
 impl Journal {
     /// Opens the tables, and makes them when there are none.
     pub fn open(
-        place: &Location,
+        location: &Location,
         history: History,
         renewals: RenewalEvents,
     ) -> Result<Self, Failure> {
-        let mut connection = place.connect_to_write()?;
+        let mut connection = location.connect_to_write()?;
         match format(&connection)? {
             0 => create(&mut connection)?,
             FORMAT => {}
@@ -90,7 +90,7 @@ impl Journal {
         }
         let sealed = seals::open(&mut connection)?;
         Ok(Self {
-            place: place.clone(),
+            location: location.clone(),
             state: read_state(&connection)?,
             connection,
             sealed,
@@ -110,7 +110,7 @@ impl Journal {
     /// Opens the tables anew after they failed. What was acknowledged must still be there.
     pub fn reopen(&mut self) -> Result<(), Failure> {
         let acknowledged = self.state.revision;
-        let fresh = Self::open(&self.place, self.history, self.renewals)?;
+        let fresh = Self::open(&self.location, self.history, self.renewals)?;
         if fresh.state.revision < acknowledged {
             return Err(Failure::Behind {
                 found: fresh.state.revision.get(),

@@ -12,17 +12,17 @@ const SMALL_STEP: usize = 200;
 
 /// Live and pending leases in the order of their keys.
 pub(super) async fn live(store: &Embedded, query: LeaseQuery) -> Result<Page<Lease>, Error> {
-    // The engine finds a key's lease and a holder's leases at once, and knows alone who waits.
+    // The engine finds a key's lease and a holder's leases directly, and knows alone who waits.
     let one_key = query.kind.is_some() && query.id.is_some();
     if one_key || query.holder.is_some() || query.status == Some(Status::Pending) {
         // Renewals ask for a holder's leases too: they do not queue up behind those who read everything.
-        let places = if query.holder.is_some() || one_key {
+        let permits = if query.holder.is_some() || one_key {
             &store.shared.holder_pages
         } else {
             &store.shared.pages
         };
         return store
-            .read_in(places, move |engine, now| engine.leases(now, &query))
+            .read_in(permits, move |engine, now| engine.leases(now, &query))
             .await;
     }
     // One more than asked for says whether there is more.

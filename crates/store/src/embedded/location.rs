@@ -31,7 +31,7 @@ pub(super) enum Location {
 }
 
 impl Location {
-    /// A place in memory that nobody else has.
+    /// A database in memory that nobody else has.
     pub fn memory() -> Self {
         static LAST: AtomicU64 = AtomicU64::new(0);
         let number = LAST.fetch_add(1, Ordering::Relaxed);

@@ -53,7 +53,7 @@ pub use error::OpenError;
 pub(crate) use export::{Endpoint, maintenance_in};
 pub use options::{History, OnDamage, Options};
 
-/// A handle on an embedded authority. Clones share it; it stops in good order with [`Embedded::close`],
+/// A handle on an embedded authority. Clones share it; it stops gracefully with [`Embedded::close`],
 /// or when the last handle is gone.
 #[derive(Clone)]
 pub struct Embedded {
@@ -104,7 +104,7 @@ impl Embedded {
         })
     }
 
-    /// Stops in good order: what is queued is decided and answered, and every live lease's remaining
+    /// Stops gracefully: what is queued is decided and answered, and every live lease's remaining
     /// time is written down (L14). Later requests are turned away.
     pub async fn close(&self) -> Result<(), Error> {
         let (reply, done) = oneshot::channel();
@@ -116,7 +116,7 @@ impl Embedded {
         self.shared.jobs.send(job).await.map_err(|_| closed())
     }
 
-    /// Reads the engine, in its turn.
+    /// Reads the engine, between two commands.
     async fn read<T: Send + 'static>(
         &self,
         look: impl FnOnce(&Engine, UnixMillis) -> T + Send + 'static,
@@ -132,7 +132,7 @@ impl Embedded {
         answer.await.map_err(|_| self.silence())?
     }
 
-    /// Reads a page of the engine, in its turn. Only a few such reads are with the writer at the
+    /// Reads a page of the engine, between two commands. Only a few such reads are with the writer at the
     /// same time, so that a renewal never waits for more than those.
     async fn read_page<T: Send + 'static>(
         &self,
@@ -143,10 +143,10 @@ impl Embedded {
 
     async fn read_in<T: Send + 'static>(
         &self,
-        places: &Semaphore,
+        permits: &Semaphore,
         look: impl FnOnce(&Engine, UnixMillis) -> T + Send + 'static,
     ) -> Result<T, Error> {
-        let _place = places.acquire().await.map_err(|_| closed())?;
+        let _permit = permits.acquire().await.map_err(|_| closed())?;
         self.read(look).await
     }
 

@@ -2,7 +2,7 @@
 //!
 //! The engine is ahead of the disk by the batch that failed, so it is built again from what is durable,
 //! as after a crash. From there on time stands still for the leases: none lapses, renewals and reads
-//! go on, and whoever wants a change is told that nothing happened. The disk is tried again every few
+//! go on, and whoever wants a change learns that nothing happened. The disk is tried again every few
 //! seconds; once it takes a write, the store starts over, and the event of the restart says so.
 
 use std::sync::atomic::Ordering;
@@ -28,7 +28,7 @@ pub(super) struct Outage {
 }
 
 impl Outage {
-    /// What callers are told: nothing happened, and it may work later.
+    /// What callers get: nothing happened, and it may work later.
     pub fn error(&self) -> Error {
         Error::Unavailable(format!(
             "the store takes no changes until its disk does: {}",

@@ -8,23 +8,23 @@ use tokio::sync::Semaphore;
 
 use super::{journal::Failure, location::Location};
 
-/// How many reads run at once: more would only fight for the disk.
-const AT_ONCE: usize = 4;
+/// How many reads run concurrently: more would only fight for the disk.
+const CONCURRENT: usize = 4;
 
 /// A few connections that only read.
 #[derive(Clone)]
 pub(super) struct Readers {
-    place: Location,
+    location: Location,
     idle: Arc<Mutex<Vec<Connection>>>,
-    room: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
 }
 
 impl Readers {
-    pub fn new(place: Location) -> Self {
+    pub fn new(location: Location) -> Self {
         Self {
-            place,
+            location,
             idle: Arc::default(),
-            room: Arc::new(Semaphore::new(AT_ONCE)),
+            permits: Arc::new(Semaphore::new(CONCURRENT)),
         }
     }
 
@@ -33,19 +33,19 @@ impl Readers {
         &self,
         read: impl FnOnce(&Connection) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Error> {
-        let room = self
-            .room
+        let permit = self
+            .permits
             .clone()
             .acquire_owned()
             .await
             .map_err(|_| Error::Unavailable("the store is closed".into()))?;
-        let (place, idle) = (self.place.clone(), self.idle.clone());
+        let (location, idle) = (self.location.clone(), self.idle.clone());
         let done = tokio::task::spawn_blocking(move || {
-            let _room = room;
+            let _permit = permit;
             let kept = idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
             let mut connection = match kept {
                 Some(connection) => connection,
-                None => place.connect_to_read()?,
+                None => location.connect_to_read()?,
             };
             let transaction = connection.transaction()?;
             let value = read(&transaction)?;
@@ -63,7 +63,7 @@ impl Readers {
 
     /// Lets go of the files.
     pub fn close(&self) {
-        self.room.close();
+        self.permits.close();
         self.idle
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

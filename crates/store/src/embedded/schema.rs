@@ -87,7 +87,7 @@ pub(super) enum Meta {
     HistoryFrom,
     /// The last revision that the blocks in `event_keys` cover.
     Indexed,
-    /// When the authority last stopped in good order; 0 while it runs and after a crash (L14).
+    /// When the authority last stopped gracefully; 0 while it runs and after a crash (L14).
     Stopped,
     /// The latest time at which something was written: the authority's time never goes back.
     Latest,

@@ -130,7 +130,7 @@ pub(super) fn page(
 }
 
 /// Bytes that are no digest were put there by somebody else; the chain is broken there, and the check
-/// of the chain tells so.
+/// of the chain reports it.
 fn digest(row: &Row<'_>, column: usize) -> rusqlite::Result<Digest> {
     let bytes = row.get_ref(column)?.as_blob().unwrap_or_default();
     Ok(bytes.try_into().map_or(Digest::ZERO, Digest::new))

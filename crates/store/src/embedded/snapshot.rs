@@ -27,8 +27,8 @@ const LAST_LOOK: usize = 250;
 
 /// A snapshot of what is wanted, and the live stream that goes on from it.
 pub(super) async fn take(store: &Embedded, watching: &Arc<Watching>) -> Result<Joined, Error> {
-    let place = store.shared.snapshots.acquire().await;
-    let _place = place.map_err(|_| closed())?;
+    let permit = store.shared.snapshots.acquire().await;
+    let _permit = permit.map_err(|_| closed())?;
     for _ in 0..ATTEMPTS {
         // Every change of what is wanted, whichever of them the watcher asked for.
         let changes = Watching {

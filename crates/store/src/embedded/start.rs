@@ -37,12 +37,12 @@ pub(super) struct Folder {
 
 /// The in-memory variant.
 pub(super) fn memory(options: Options, clock: Arc<dyn Clock>) -> Result<Embedded, Failure> {
-    let place = Location::memory();
-    let mut journal = Journal::open(&place, options.history, options.engine.renewals)?;
+    let location = Location::memory();
+    let mut journal = Journal::open(&location, options.history, options.engine.renewals)?;
     let engine = journal.restore(options.engine.clone(), |_| {})?;
     let time = Time::start(clock, journal.state().latest);
     journal.write(&engine, &Effects::default(), time.now())?;
-    run(&place, options, journal, engine, time, None)
+    run(&location, options, journal, engine, time, None)
 }
 
 /// The variant in a folder.
@@ -59,13 +59,13 @@ pub(super) fn folder(options: Options, clock: Arc<dyn Clock>) -> Result<Embedded
     let (guard, before) = HighWater::open(&dir).map_err(io(&dir.join(high_water::FILE)))?;
     let mut folder = Folder { guard, _lock: lock };
 
-    let place = Location::Folder(dir.clone());
-    let (mut journal, mut engine) = match restore(&place, &options, before) {
+    let location = Location::Folder(dir.clone());
+    let (mut journal, mut engine) = match restore(&location, &options, before) {
         Ok(restored) => restored,
         Err(error @ OpenError::Damaged { .. }) if options.on_damage == OnDamage::GoOn => {
             tracing::error!(%error, "continuing without it, as configured");
             set_aside(&dir, clock.unix().get()).map_err(io(&dir))?;
-            restore(&place, &options, None)?
+            restore(&location, &options, None)?
         }
         Err(error) => return Err(error),
     };
@@ -95,12 +95,12 @@ pub(super) fn folder(options: Options, clock: Arc<dyn Clock>) -> Result<Embedded
     let time = Time::start(clock, journal.state().latest);
     let guard = Some(&mut folder.guard);
     resume(&mut journal, &mut engine, &time, guard).map_err(store)?;
-    run(&place, options, journal, engine, time, Some(folder)).map_err(store)
+    run(&location, options, journal, engine, time, Some(folder)).map_err(store)
 }
 
 /// Reads everything, and checks it.
 fn restore(
-    place: &Location,
+    location: &Location,
     options: &Options,
     mark: Option<Mark>,
 ) -> Result<(Journal, Engine), OpenError> {
@@ -121,7 +121,7 @@ fn restore(
         })?;
     }
     let open = || {
-        let journal = Journal::open(place, options.history, options.engine.renewals)?;
+        let journal = Journal::open(location, options.history, options.engine.renewals)?;
         journal.check()?;
         let engine = journal.restore(options.engine.clone(), |_| {})?;
         Ok((journal, engine))
@@ -192,7 +192,7 @@ impl OpenError {
 /// Starts the writer, on a thread and a runtime of its own: neither a busy program nor a slow disk makes
 /// the other late.
 fn run(
-    place: &Location,
+    location: &Location,
     options: Options,
     journal: Journal,
     engine: Engine,
@@ -205,7 +205,7 @@ fn run(
         jobs,
         gone: GoneList::default(),
         calls: AtomicU64::new(0),
-        readers: Readers::new(place.clone()),
+        readers: Readers::new(location.clone()),
         closed: Arc::new(AtomicBool::new(false)),
         degraded: Arc::default(),
         durable: folder.is_some(),

@@ -13,7 +13,7 @@ pub(super) struct State {
     pub history_from: Revision,
     /// The last revision that the index of the keys covers.
     pub indexed: Revision,
-    /// When it stopped in good order, if it did.
+    /// When it stopped gracefully, if it did.
     pub stopped: Option<UnixMillis>,
     pub latest: UnixMillis,
 }

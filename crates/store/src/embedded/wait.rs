@@ -1,5 +1,5 @@
 //! An acquire that may wait, seen from its caller: dropping it ends the wait, and a grant that
-//! crossed with the drop goes back at once (L6).
+//! crossed with the drop goes back immediately (L6).
 
 use std::{
     future::Future,

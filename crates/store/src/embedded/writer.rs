@@ -30,7 +30,7 @@ use crate::live::{Joined, Live};
 pub(super) const BATCH: usize = 1024;
 
 /// How often the others get the processor in vain before a batch goes on without them.
-const QUIET_TURNS: u32 = 200;
+const QUIET_YIELDS: u32 = 200;
 
 /// How often the past is tidied up while nothing else happens, in ms.
 const TIDY_MS: u64 = 60_000;
@@ -130,19 +130,19 @@ impl Writer {
                 self.gather(jobs, &mut inbox);
             }
             self.last_batch = inbox.len();
-            self.turn(&mut inbox);
+            self.batch(&mut inbox);
             if let Some(closing) = self.closing.take() {
                 return Some(closing);
             }
         }
     }
 
-    /// Those who were answered last often ask again at once: they are let in, as long as they keep
+    /// Those who were answered last often ask again immediately: they are let in, as long as they keep
     /// coming, so that they share this batch's sync instead of waiting for it. Nobody waits for others
     /// when there were none the last time.
     fn gather(&self, jobs: &mut mpsc::Receiver<Job>, inbox: &mut Vec<Job>) {
         let mut quiet = 0;
-        while inbox.len() < self.last_batch && quiet < QUIET_TURNS {
+        while inbox.len() < self.last_batch && quiet < QUIET_YIELDS {
             if let Ok(job) = jobs.try_recv() {
                 quiet = 0;
                 inbox.push(job);
@@ -162,8 +162,8 @@ impl Writer {
         tick.min(self.tidy_at)
     }
 
-    /// One batch.
-    fn turn(&mut self, inbox: &mut Vec<Job>) {
+    /// Decides one batch, makes it durable and answers it.
+    fn batch(&mut self, inbox: &mut Vec<Job>) {
         let now = self.time.now();
         self.effects.clear();
         if self.outage.is_some() && !self.recover(now) {
@@ -211,7 +211,7 @@ impl Writer {
         }
         if now >= self.tidy_at {
             self.tidy_at = now.plus(TIDY_MS);
-            // What this batch did is durable: a failure here must not be told as one of the batch.
+            // What this batch did is durable: a failure here must not be reported as one of the batch.
             if let Err(failure) = self.journal.tidy(now) {
                 tracing::warn!(%failure, "old events could not be deleted");
             }
