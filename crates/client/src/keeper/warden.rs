@@ -58,9 +58,12 @@ pub(super) async fn run(core: Arc<Core>) {
             let is_due = now >= ask_at || ask.is_first;
             if is_due && !asking.swap(true, Ordering::AcqRel) {
                 ask_at = now.plus((2 * ask.limit_ms).min(limit_ms));
-                let limit_ms = ask.limit_ms.min(limit_ms);
+                let question = Question {
+                    core: core.clone(),
+                    asking: asking.clone(),
+                };
                 core.tasks
-                    .spawn(ask_peers(core.clone(), limit_ms, asking.clone()));
+                    .spawn(ask_peers(question, ask.limit_ms.min(limit_ms)));
             }
             // The end of a question wakes this loop.
             if !asking.load(Ordering::Acquire) {
@@ -81,8 +84,22 @@ pub(super) async fn run(core: Arc<Core>) {
     }
 }
 
+/// A question to the other holders that is on its way. However it ends, the next one may be asked then.
+struct Question {
+    core: Arc<Core>,
+    asking: Arc<AtomicBool>,
+}
+
+impl Drop for Question {
+    fn drop(&mut self) {
+        self.asking.store(false, Ordering::Release);
+        self.core.look.notify_one();
+    }
+}
+
 /// No answer in time counts as no: whoever cannot be asked cannot say yes.
-async fn ask_peers(core: Arc<Core>, limit_ms: u64, asking: Arc<AtomicBool>) {
+async fn ask_peers(question: Question, limit_ms: u64) {
+    let core = &question.core;
     let reached = match &core.options.peers {
         Some(peers) => limited(&*core.clock, limit_ms, peers.any_reaches_authority())
             .await
@@ -101,6 +118,4 @@ async fn ask_peers(core: Arc<Core>, limit_ms: u64, asking: Arc<AtomicBool>) {
         }
     }
     tracing::debug!(reached, limit_ms, "other holders asked");
-    asking.store(false, Ordering::Release);
-    core.look.notify_one();
 }

@@ -24,11 +24,14 @@ use crate::{
 struct Others {
     reach: AtomicBool,
     asked: AtomicUsize,
+    /// How many questions panic before one is answered.
+    panics: usize,
 }
 
 impl Peers for Others {
     fn any_reaches_authority(&self) -> Pin<Box<dyn Future<Output = bool> + Send + '_>> {
-        self.asked.fetch_add(1, Ordering::SeqCst);
+        let before = self.asked.fetch_add(1, Ordering::SeqCst);
+        assert!(before >= self.panics, "a program's own mistake");
         Box::pin(async { self.reach.load(Ordering::SeqCst) })
     }
 }
@@ -107,6 +110,29 @@ async fn l13_continue_goes_on_when_nobody_reaches_the_authority() {
     world.advance(3_000, 500).await;
     eventually("over", async || guard.standing() == Standing::Over).await;
     assert_eq!(guard.lost().await, Loss::Deadline);
+}
+
+#[tokio::test]
+async fn l13_continue_asks_again_after_a_question_that_panicked() {
+    let world = World::new();
+    let others = Arc::new(Others {
+        panics: 2,
+        ..Others::default()
+    });
+    let options = Options {
+        peers: Some(others.clone()),
+        ..quiet()
+    };
+    let (keeper, network) = world.keeper_with("a", options);
+    let guard = acquire(&keeper, OnOutage::Continue(grace())).await;
+    network.set(Network::Refused);
+    world.advance(29_000, 100).await;
+    assert!(others.asked.load(Ordering::SeqCst) > others.panics);
+    assert_eq!(
+        guard.standing(),
+        Standing::Grace,
+        "nobody else gets through"
+    );
 }
 
 /// Nobody is asked a second time here: what was answered for the first counts for a lease that is due, too, and
