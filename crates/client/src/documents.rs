@@ -1,19 +1,15 @@
-//! Documents: records that several programs read and change. They are read a page at a time, and changed only
-//! if nobody else changed them meanwhile, with one bound and one back-off for whoever was not first.
+//! Documents: records that several programs read and change. They are changed only if nobody else changed them
+//! meanwhile, with one bound and one back-off for whoever was not first.
 
 use std::sync::Arc;
 
-use lease::{
-    Authority, Committed, Error, Expect, Key, Note, Record, RecordQuery, Transaction, Write,
-};
+use lease::{Authority, Committed, Error, Expect, Key, Note, Record, Transaction, Write};
 use leasehold_clock::{Backoff, System};
 
 /// How often a change is tried while others change the same document: enough for a hundred of them.
 const ATTEMPTS: u32 = 32;
 /// The shortest and the longest pause between two attempts, in ms.
 const PAUSE_MS: (u64, u64) = (1, 100);
-/// How many documents are read at a time.
-pub const PAGE: usize = 1_000;
 
 /// Others changed the same document so often that the change was given up. Nothing happened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -109,58 +105,5 @@ pub async fn committed(authority: &dyn Authority, transaction: Transaction) -> R
         Committed::Refused(_) => Err(Error::Broken(
             "a change that grants nothing was refused".into(),
         )),
-    }
-}
-
-/// The documents of one kind, a page at a time and in the order of their ids.
-pub struct Pages<'a> {
-    authority: &'a dyn Authority,
-    next: Option<RecordQuery>,
-}
-
-impl<'a> Pages<'a> {
-    /// Those whose ids begin with `prefix`.
-    pub fn new(authority: &'a dyn Authority, kind: &str, prefix: impl Into<String>) -> Self {
-        let query = RecordQuery {
-            kind: kind.to_owned(),
-            prefix: prefix.into(),
-            after: None,
-            limit: PAGE,
-        };
-        Self::from_query(authority, query)
-    }
-
-    /// Those that a query asks for, beginning with its page.
-    pub fn from_query(authority: &'a dyn Authority, query: RecordQuery) -> Self {
-        Self {
-            authority,
-            next: Some(query),
-        }
-    }
-
-    /// The next page; `None` after the last.
-    pub async fn next(&mut self) -> Result<Option<Vec<Record>>, Error> {
-        let Some(mut query) = self.next.take() else {
-            return Ok(None);
-        };
-        // On failure the same page is asked for again.
-        let asked = self.authority.records(query.clone()).await;
-        let page = asked.inspect_err(|_| self.next = Some(query.clone()))?;
-        if let Some(last) = page.items.last().filter(|_| page.more) {
-            query.after = Some(last.key.id().to_owned());
-            self.next = Some(query);
-        }
-        Ok(Some(page.items))
-    }
-
-    /// All of them, `most` at most or a page more.
-    pub async fn all(mut self, most: usize) -> Result<Vec<Record>, Error> {
-        let mut all = Vec::new();
-        while all.len() < most
-            && let Some(page) = self.next().await?
-        {
-            all.extend(page);
-        }
-        Ok(all)
     }
 }

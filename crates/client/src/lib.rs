@@ -53,6 +53,7 @@ mod follower;
 pub mod keeper;
 mod leadership;
 mod leases;
+pub mod pages;
 mod peers;
 mod presence;
 mod registry;

@@ -487,6 +487,15 @@ pub struct LeaseQuery {
 }
 
 impl LeaseQuery {
+    /// The live leases of a kind, without those who wait.
+    pub fn active(kind: &str) -> Self {
+        Self {
+            kind: Some(kind.to_owned()),
+            status: Some(Status::Active),
+            ..Self::default()
+        }
+    }
+
     /// Whether this lease is on the list, apart from its status: that depends on the time.
     pub fn matches(&self, lease: &Lease) -> bool {
         let kind = self.kind.as_deref();

@@ -6,7 +6,7 @@ use lease::{
     Authority, Departure, Error, Holder, Key, LeaseQuery, REPLICA, Transaction, Ttl, UnixMillis,
 };
 use leasehold_api::overview::{Replica, ReplicaStatus};
-use leasehold_client::{Announced, Keeper, Presence, documents::Pages, keeper};
+use leasehold_client::{Announced, Keeper, Presence, keeper, pages::Pages};
 use leasehold_clock::Ticks;
 use serde::{Deserialize, Serialize};
 
@@ -232,7 +232,9 @@ async fn forget(authority: &dyn Authority, found: &Found<Announcement>) -> Resul
 
 /// The records of all replicas. One of another version that cannot be read is left out.
 async fn records(authority: &dyn Authority) -> Result<Vec<Found<Announcement>>, Reject> {
-    let records = Pages::new(authority, REPLICA, "").all(MAX_LISTED).await?;
+    let records = Pages::records(authority, REPLICA, "")
+        .first(MAX_LISTED)
+        .await?;
     let found = records.into_iter().map(store::read);
     Ok(found.filter_map(Result::ok).collect())
 }
@@ -243,12 +245,9 @@ type Seen = (Found<Announcement>, ReplicaStatus, Option<UnixMillis>);
 async fn look(authority: &dyn Authority) -> Result<(Vec<Seen>, UnixMillis), Reject> {
     // Presence after the records: a replica that begins meanwhile is not taken for one that is gone.
     let records = records(authority).await?;
-    let query = LeaseQuery {
-        kind: Some(REPLICA.to_owned()),
-        limit: MAX_LISTED,
-        ..LeaseQuery::default()
-    };
-    let leases = authority.leases(query).await?.items;
+    let leases = Pages::new(authority, LeaseQuery::active(REPLICA))
+        .all()
+        .await?;
     let now = authority.now().await?;
     let found = records.into_iter().map(|found| {
         let lease = leases.iter().find(|lease| lease.key == found.key);

@@ -8,11 +8,12 @@ use futures_util::{
     stream::{self, FuturesUnordered},
 };
 use lease::{
-    Authority, Clock, Event, EventKind, Holder, Key, Lease, LeaseQuery, Record, Status, Watching,
+    Authority, Clock, Event, EventKind, Holder, Key, Lease, LeaseQuery, Record, Watching,
     session::{self, Session, State, Unattended},
 };
 use leasehold_client::{
     Change, Follower,
+    pages::Pages,
     sessions::{self, Changed},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -213,26 +214,8 @@ impl Task {
         kind: &str,
         part: fn(Lease) -> T,
     ) -> Result<HashSet<T>, lease::Error> {
-        let mut live = HashSet::new();
-        let mut after = None;
-        loop {
-            let page = self
-                .records
-                .authority
-                .leases(LeaseQuery {
-                    kind: Some(kind.into()),
-                    status: Some(Status::Active),
-                    after,
-                    limit: 1000,
-                    ..LeaseQuery::default()
-                })
-                .await?;
-            after = page.items.last().map(|lease| lease.key.clone());
-            live.extend(page.items.into_iter().map(part));
-            if !page.more {
-                return Ok(live);
-            }
-        }
+        let mut leases = Pages::new(&*self.records.authority, LeaseQuery::active(kind));
+        Ok(leases.all().await?.into_iter().map(part).collect())
     }
 
     /// Ends a session that no worker has, and whose lease is gone.

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use lease::{
-    Authority, Clock, Error, Key, UnixMillis,
+    Authority, Clock, Error, Key, RecordQuery, UnixMillis,
     session::{self, Change, Loaded, Session},
 };
 use leasehold_client::{
-    documents::Pages,
+    pages::Pages,
     sessions::{self, Changed},
 };
 
@@ -44,7 +44,7 @@ impl Records {
     }
 
     /// Every session there is, a page at a time.
-    pub fn pages(&self) -> Pages<'_> {
-        Pages::new(&*self.authority, session::KIND, "")
+    pub fn pages(&self) -> Pages<'_, RecordQuery> {
+        Pages::records(&*self.authority, session::KIND, "")
     }
 }

@@ -7,6 +7,7 @@ use lease::{
     Authority, Clock, Error, Key, Lease, LeaseQuery, Verdict,
     polling::{FleetView, NODE, POLL, TargetState},
 };
+use leasehold_client::pages::Pages;
 
 use super::{
     Targets,
@@ -14,8 +15,6 @@ use super::{
     mirror::{End, Mirror, Seen},
 };
 
-/// How many leases one page of a list holds.
-const PAGE: usize = 1_000;
 /// How many tokens are checked in one call.
 const CHECKS: usize = 1_000;
 /// How many foreign programs' leases are looked at simultaneously.
@@ -23,22 +22,7 @@ const LOOKS_AT_ONCE: usize = 32;
 
 /// All live leases of a kind.
 pub(super) async fn leases(authority: &dyn Authority, kind: &str) -> Result<Vec<Lease>, Error> {
-    let mut found: Vec<Lease> = Vec::new();
-    loop {
-        let query = LeaseQuery {
-            kind: Some(kind.to_owned()),
-            status: Some(lease::Status::Active),
-            after: found.last().map(|lease| lease.key.clone()),
-            limit: PAGE,
-            ..LeaseQuery::default()
-        };
-        let page = authority.leases(query).await?;
-        let more = page.more && !page.items.is_empty();
-        found.extend(page.items);
-        if !more {
-            return Ok(found);
-        }
-    }
+    Pages::new(authority, LeaseQuery::active(kind)).all().await
 }
 
 /// Who polls what right now, and which of these targets nobody polls. Other targets are known only by

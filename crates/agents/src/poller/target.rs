@@ -3,7 +3,7 @@
 use std::{path::PathBuf, sync::Arc};
 
 use lease::{Authority, Error, Key, Record, polling::TARGET};
-use leasehold_client::documents::Pages;
+use leasehold_client::pages::Pages;
 use serde_json::Value;
 
 /// The largest file of targets that is read.
@@ -110,12 +110,8 @@ impl Targets {
 }
 
 async fn from_store(authority: &dyn Authority) -> Result<Vec<Target>, Error> {
-    let mut targets = Vec::new();
-    let mut pages = Pages::new(authority, TARGET, "");
-    while let Some(page) = pages.next().await? {
-        targets.extend(page.iter().filter_map(sensible));
-    }
-    Ok(targets)
+    let records = Pages::records(authority, TARGET, "").all().await?;
+    Ok(records.iter().filter_map(sensible).collect())
 }
 
 /// The target in a record, unless it makes no sense.

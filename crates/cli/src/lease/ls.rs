@@ -4,13 +4,12 @@ use std::process::ExitCode;
 
 use lease::{Authority, HolderName, Lease, LeaseQuery, Status};
 
+use leasehold_client::pages::{PAGE, Pages};
+
 use crate::{
     exit::Outcome,
     print::{self, Format},
 };
-
-/// Leases asked for at a time.
-const PAGE: usize = 1_000;
 
 /// List leases
 #[derive(clap::Args, Debug)]
@@ -47,31 +46,27 @@ fn parse_status(word: &str) -> Result<Status, String> {
 
 /// Lists, page after page.
 pub async fn run(arguments: Arguments, authority: &dyn Authority) -> Outcome {
-    let mut query = LeaseQuery {
+    if let Some(kind) = &arguments.kind {
+        lease::check_kind(kind)?;
+    }
+    let all = arguments.all || arguments.kind.is_some();
+    let query = LeaseQuery {
         kind: arguments.kind,
         holder: arguments.holder,
         status: arguments.status,
+        limit: arguments.limit,
         ..LeaseQuery::default()
     };
-    if let Some(kind) = &query.kind {
-        lease::check_kind(kind)?;
-    }
-    let (mut leases, mut hidden) = (Vec::new(), 0);
-    let more = loop {
-        query.limit = PAGE.min(arguments.limit.saturating_sub(leases.len()));
-        if query.limit == 0 {
-            break true;
-        }
-        let page = authority.leases(query.clone()).await?;
-        query.after = page.items.last().map(|lease| lease.key.clone());
-        let shown =
-            |lease: &Lease| arguments.all || query.kind.is_some() || !lease.key.is_reserved();
-        hidden += page.items.iter().filter(|lease| !shown(lease)).count();
-        leases.extend(page.items.into_iter().filter(shown));
-        if !page.more || query.after.is_none() {
-            break false;
-        }
+    let mut hidden = 0;
+    let shown = |lease: Lease| {
+        let shown = all || !lease.key.is_reserved();
+        hidden += usize::from(!shown);
+        shown.then_some(lease)
     };
+    let mut pages = Pages::new(authority, query);
+    let mut leases = pages.select(arguments.limit, shown).await?;
+    let more = pages.has_more() || leases.len() > arguments.limit;
+    leases.truncate(arguments.limit);
     if arguments.format.json {
         for lease in &leases {
             print::lease_json(lease)?;

@@ -4,7 +4,7 @@ use std::{process::ExitCode, sync::Arc};
 
 use lease::{Authority, polling::TARGET};
 use leasehold_api::TargetList;
-use leasehold_client::documents::Pages;
+use leasehold_client::pages::Pages;
 use serde_json::{Map, Value};
 
 use super::{StoreArgument, fields};
@@ -33,15 +33,14 @@ pub struct Arguments {
 
 /// Reads and shows them.
 pub async fn run(arguments: Arguments, authority: &Arc<dyn Authority>) -> Outcome {
-    let mut targets: Vec<Map<String, Value>> = Vec::new();
-    let mut pages = Pages::new(&**authority, TARGET, arguments.prefix.as_str());
-    while let Some(page) = pages.next().await? {
-        targets.extend(page.iter().map(|record| {
-            let mut fields = fields(record);
-            fields.insert("id".to_owned(), record.key.id().into());
-            fields
-        }));
-    }
+    let mut pages = Pages::records(&**authority, TARGET, arguments.prefix.as_str());
+    let records = pages.all().await?;
+    let targets = records.iter().map(|record| {
+        let mut fields = fields(record);
+        fields.insert("id".to_owned(), record.key.id().into());
+        fields
+    });
+    let targets: Vec<Map<String, Value>> = targets.collect();
     if arguments.format.json {
         print::json(&TargetList {
             targets,

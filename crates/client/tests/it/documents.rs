@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use lease::{Authority, Error, Key};
-use leasehold_client::documents::{self, Contended, Edit, Pages};
+use leasehold_client::documents::{self, Contended, Edit};
 use leasehold_clock::System;
 use leasehold_store::{
     embedded::{self, Embedded},
@@ -95,35 +95,4 @@ async fn contested(store: &Embedded, key: &Key) -> Result<(), Contended> {
             return Ok(());
         }
     }
-}
-
-#[tokio::test]
-async fn every_document_is_on_one_page() {
-    let store = Embedded::memory(embedded::Options::default(), Arc::new(System)).unwrap();
-    let count = documents::PAGE + 7;
-    for chunk in (0..count).collect::<Vec<_>>().chunks(200) {
-        let writes = chunk.iter().map(|n| lease::Write {
-            key: Key::new("many", &format!("{n:06}")).unwrap(),
-            value: Some("1".into()),
-            note: None,
-        });
-        let transaction = lease::Transaction {
-            writes: writes.collect(),
-            ..lease::Transaction::default()
-        };
-        store.commit(transaction).await.unwrap();
-    }
-    let mut pages = Pages::new(&store, "many", "");
-    let sizes = [documents::PAGE, 7];
-    for size in sizes {
-        assert_eq!(pages.next().await.unwrap().expect("a page").len(), size);
-    }
-    assert_eq!(pages.next().await.unwrap(), None);
-    let all = Pages::new(&store, "many", "00100").all(usize::MAX).await;
-    assert_eq!(all.unwrap().len(), 7, "those from 001000 to 001006");
-    let none = Pages::new(&store, "none", "")
-        .all(usize::MAX)
-        .await
-        .unwrap();
-    assert_eq!(none, []);
 }

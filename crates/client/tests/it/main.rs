@@ -9,6 +9,7 @@ mod faulty;
 mod grace;
 mod keeping;
 mod losing;
+mod pages;
 mod planted;
 mod presence;
 mod property;

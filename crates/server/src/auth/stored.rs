@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use lease::{Authority, CREDENTIAL, Key, LOGIN, Record, Transaction, UnixMillis, Write};
 use leasehold_api::Time;
-use leasehold_client::documents::{self, Contended, Edit, Pages};
+use leasehold_client::{
+    documents::{self, Contended, Edit},
+    pages::Pages,
+};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -269,8 +272,8 @@ impl CredentialStore {
 
     /// Every record of a kind.
     pub(super) async fn all(&self, kind: &str) -> Result<Vec<Record>, Error> {
-        let pages = Pages::new(&*self.authority, kind, "");
-        Ok(pages.all(2 * MAX_CREDENTIALS).await?)
+        let mut pages = Pages::records(&*self.authority, kind, "");
+        Ok(pages.first(2 * MAX_CREDENTIALS).await?)
     }
 
     /// Writes down a login, and removes others in the same step.

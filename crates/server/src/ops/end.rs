@@ -11,6 +11,7 @@ use std::{
 use lease::{
     Authority, Departure, Error, Lease, LeaseQuery, LeaseRef, Renew, Revoke, polling::NODE,
 };
+use leasehold_client::pages::Pages;
 use tokio::runtime::Handle;
 use tokio_util::task::TaskTracker;
 
@@ -123,18 +124,18 @@ pub(crate) async fn depart(
     if !caller.is_agent() {
         let query = LeaseQuery {
             holder: Some(departure.holder().name.clone()),
-            limit: Renew::MAX_LEASES,
             ..LeaseQuery::default()
         };
-        let page = app.authority().leases(query).await?;
+        let mut pages = Pages::new(app.authority(), query);
+        let found = pages.first(Renew::MAX_LEASES).await?;
         let foreign = |lease: &Lease| !caller.sees(lease.labels.tenant());
         // A holder's own presence goes with it; whatever else is reserved shows an agent.
-        let own = page.items.iter().filter(|lease| {
+        let own = found.iter().filter(|lease| {
             !foreign(lease) && lease.holder == *departure.holder() && lease.key.kind() != NODE
         });
         may_own(caller, own.map(|lease| &lease.key))?;
-        if caller.tenant.is_some() && (page.more || page.items.iter().any(foreign)) {
-            let own = page.items.into_iter().filter(|lease| !foreign(lease));
+        if caller.tenant.is_some() && (pages.has_more() || found.iter().any(foreign)) {
+            let own = found.into_iter().filter(|lease| !foreign(lease));
             return release_departed(app, &departure, own.collect()).await;
         }
     }

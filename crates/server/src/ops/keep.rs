@@ -6,6 +6,8 @@ use lease::{
     Holder, Kept, Key, Lease, LeaseQuery, Loss, Renew, Renewal, Renewals, Renewed, polling::NODE,
 };
 
+use leasehold_client::pages::Pages;
+
 use super::{may_own, measured};
 use crate::{App, Reject, auth::Caller};
 
@@ -98,24 +100,16 @@ pub(crate) async fn live_of(
     holder: &lease::Holder,
     tenant: Option<&str>,
 ) -> Result<Vec<Lease>, Reject> {
-    let mut query = LeaseQuery {
+    let query = LeaseQuery {
         holder: Some(holder.name.clone()),
         status: Some(lease::Status::Active),
         tenant: tenant.map(str::to_owned),
-        limit: crate::query::MAX_PAGE,
         ..LeaseQuery::default()
     };
-    let mut found = Vec::new();
+    let own = |lease: Lease| (lease.holder == *holder).then_some(lease);
     // As many as one renewal may name.
-    while found.len() < Renew::MAX_LEASES {
-        let page = app.authority().leases(query.clone()).await?;
-        query.after = page.items.last().map(|lease| lease.key.clone());
-        found.extend(page.items.into_iter().filter(|it| it.holder == *holder));
-        if !page.more {
-            break;
-        }
-    }
-    Ok(found)
+    let mut pages = Pages::new(app.authority(), query);
+    Ok(pages.select(Renew::MAX_LEASES, own).await?)
 }
 
 /// Keeps one lease that was found by its id.

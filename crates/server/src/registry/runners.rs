@@ -6,17 +6,17 @@ mod view;
 
 use lease::{
     Authority, Committed, Holder, HolderName, Key, Lease, LeaseQuery, LeaseRef, RecordQuery,
-    Status, Transaction, UnixMillis, Write,
+    Transaction, UnixMillis, Write,
     registry::{Allowance, CAMERA, RUNNER, Runner, RunnerStatus, is_name, presence_key},
 };
 use leasehold_api::Code;
-use leasehold_client::documents::Attempts;
+use leasehold_client::{documents::Attempts, pages::Pages};
 
 use super::{
     SiteId, index_kind,
     store::{self, Found},
 };
-use crate::{App, Reject, auth::Caller, query::MAX_PAGE};
+use crate::{App, Reject, auth::Caller};
 
 pub(crate) use registration::{presence_of, register};
 pub(crate) use view::{shown, shown_all, word};
@@ -131,23 +131,12 @@ pub(crate) async fn live(
     tenant: Option<&str>,
     holder: Option<&str>,
 ) -> Result<Vec<Lease>, Reject> {
-    let mut query = LeaseQuery {
-        kind: Some(kind.to_owned()),
-        status: Some(Status::Active),
+    let query = LeaseQuery {
         tenant: tenant.map(str::to_owned),
         holder: holder.map(HolderName::new).transpose()?,
-        limit: MAX_PAGE,
-        ..LeaseQuery::default()
+        ..LeaseQuery::active(kind)
     };
-    let mut found = Vec::new();
-    loop {
-        let page = authority.leases(query.clone()).await?;
-        query.after = page.items.last().map(|lease| lease.key.clone());
-        found.extend(page.items);
-        if !page.more || query.after.is_none() {
-            return Ok(found);
-        }
-    }
+    Ok(Pages::new(authority, query).all().await?)
 }
 
 /// The camera leases under a runner's name and tenant.

@@ -5,14 +5,11 @@ use lease::{
     Authority, Committed, Expect, Key, RecordQuery, Revision, Transaction, UnixMillis, Write,
 };
 use leasehold_api::Code;
-use leasehold_client::documents::Pages;
+use leasehold_client::pages::Pages;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 
 use crate::{App, Reject};
-
-/// More documents than a site has; where a computation over all of them ends.
-const MAX_ALL: usize = 100_000;
 
 #[derive(Serialize, Deserialize)]
 struct Stored<T> {
@@ -95,7 +92,7 @@ pub(crate) async fn all<T: DeserializeOwned>(
     kind: &str,
     prefix: String,
 ) -> Result<Vec<Found<T>>, Reject> {
-    let records = Pages::new(authority, kind, prefix).all(MAX_ALL).await?;
+    let records = Pages::records(authority, kind, prefix).all().await?;
     records.into_iter().map(read).collect()
 }
 

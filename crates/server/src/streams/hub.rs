@@ -10,9 +10,9 @@ use std::{
 };
 
 use futures_util::future::OptionFuture;
-use lease::{Authority, Clock, Event, Identity, LeaseQuery, Loss, Status, Watching};
+use lease::{Authority, Clock, Event, Identity, Lease, LeaseQuery, Loss, Status, Watching};
 use leasehold_api::stream::{Down, Lost};
-use leasehold_client::{Change, Follower};
+use leasehold_client::{Change, Follower, pages::Pages};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -209,11 +209,14 @@ impl Outlet {
 async fn count(authority: &dyn Authority, metrics: &Metrics) {
     let query = LeaseQuery {
         status: Some(Status::Active),
-        limit: MAX_COUNTED,
         ..LeaseQuery::default()
     };
-    match authority.leases(query).await {
-        Ok(page) => metrics.set_live_leases(page.items.iter().map(|lease| &lease.key)),
+    let counted = |lease: Lease| Some(lease.key);
+    match Pages::new(authority, query)
+        .select(MAX_COUNTED, counted)
+        .await
+    {
+        Ok(keys) => metrics.set_live_leases(keys.iter()),
         Err(error) => tracing::info!(%error, "live leases could not be counted"),
     }
 }

@@ -1,12 +1,13 @@
 //! Lists of leases.
 
-use ::lease::{HolderName, Key, LeaseQuery, Status, registry::RUNNER};
+use ::lease::{HolderName, Key, LeaseQuery, Renew, Status, registry::RUNNER};
 use axum::{
     extract::{Path, State},
     response::{IntoResponse as _, Response},
 };
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use leasehold_api::{CAMERA, Lease, LeaseList, paths};
+use leasehold_client::pages::Pages;
 use serde::Deserialize;
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -14,7 +15,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use crate::{
     App, Json, Query, Reject,
     auth::{Auth, Caller, LeasesRead},
-    query::{MAX_PAGE, page_limit},
+    query::page_limit,
     readers,
 };
 
@@ -94,26 +95,17 @@ async fn by_runner(
     Path(runner): Path<String>,
     Query(of): Query<OfTenant>,
 ) -> Result<Json<Vec<Lease>>, Reject> {
-    let mut query = LeaseQuery {
+    let query = LeaseQuery {
         holder: Some(HolderName::new(runner)?),
         status: Some(Status::Active),
         tenant: tenant(&caller, of.tenant_id)?,
-        limit: MAX_PAGE,
         ..LeaseQuery::default()
     };
-    let mut leases = Vec::new();
+    // That it is there at all is a lease too, but none of its work.
+    let work = |lease: ::lease::Lease| (lease.key.kind() != RUNNER).then(|| Lease::from(&lease));
     // A runner has as many leases as one renewal may name, at most.
-    while leases.len() < ::lease::Renew::MAX_LEASES {
-        let page = app.authority().leases(query.clone()).await?;
-        query.after = page.items.last().map(|lease| lease.key.clone());
-        // That it is there at all is a lease too, but none of its work.
-        let work = |lease: &&::lease::Lease| lease.key.kind() != RUNNER;
-        leases.extend(page.items.iter().filter(work).map(Lease::from));
-        if !page.more {
-            break;
-        }
-    }
-    Ok(Json(leases))
+    let mut pages = Pages::new(app.authority(), query);
+    Ok(Json(pages.select(Renew::MAX_LEASES, work).await?))
 }
 
 /// The live lease of a camera, or null.

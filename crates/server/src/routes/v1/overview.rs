@@ -16,7 +16,7 @@ use leasehold_api::overview::{
     Activity, Broker, KindCount, LEASE_SEARCH, LeaseCounts, LeaseSearch, ME, Me, Minute, OVERVIEW,
     Overview, Replica, SITES, SiteList, SiteSummary, StorePromises,
 };
-use leasehold_client::documents::Pages;
+use leasehold_client::pages::Pages;
 use serde::Deserialize;
 use tokio::sync::Mutex;
 use utoipa::IntoParams;
@@ -75,20 +75,8 @@ impl Looked {
         if let Some(scan) = kept.as_ref().filter(|scan| begun < scan.fresh_until) {
             return Ok(scan.clone());
         }
-        let mut query = LeaseQuery {
-            limit: MAX_PAGE,
-            ..LeaseQuery::default()
-        };
-        // In pages, so that nobody else waits for the whole.
-        let mut leases = Vec::new();
-        while leases.len() < MAX_SCANNED {
-            let page = app.authority().leases(query.clone()).await?;
-            query.after = page.items.last().map(|lease| lease.key.clone());
-            leases.extend(page.items);
-            if !page.more {
-                break;
-            }
-        }
+        let mut pages = Pages::new(app.authority(), LeaseQuery::default());
+        let leases = pages.first(MAX_SCANNED).await?;
         let at = app.authority().now().await?;
         let ended = app.clock().boot();
         let took = ended.since(begun);
@@ -548,7 +536,7 @@ async fn sites(
     let prefix = own.map(|own| format!("{own}/")).unwrap_or_default();
     let mut found: BTreeMap<(String, String), [usize; 3]> = BTreeMap::new();
     for (place, kind) in [CAMERA, ZONE, RUNNER].into_iter().enumerate() {
-        let mut pages = Pages::new(app.authority(), kind, prefix.as_str());
+        let mut pages = Pages::records(app.authority(), kind, prefix.as_str());
         while let Some(page) = pages.next().await? {
             for record in &page {
                 // Ids are `tenant/site/name`; what is not belongs to no site.

@@ -8,7 +8,7 @@ use super::leases::{from_cursor, tenant, to_cursor};
 use crate::{
     App, Reject,
     auth::Caller,
-    query::{MAX_PAGE, page_limit},
+    query::page_limit,
     registry::{
         SiteId,
         items::Item,
@@ -71,16 +71,14 @@ pub(super) async fn filtered<T: DeserializeOwned>(
     wanted: impl Fn(&T) -> bool,
 ) -> Result<(Vec<Found<T>>, Option<String>), Reject> {
     let limit = query.limit;
-    query.limit = left_out.saturating_add(limit).min(MAX_PAGE);
+    query.limit = left_out.saturating_add(limit);
     let mut items: Vec<Found<T>> = Vec::new();
-    loop {
-        let (found, more) = store::page::<T>(app.authority(), query.clone()).await?;
-        for it in found {
-            if items.len() == limit {
-                let last = items.last().map(|it| to_cursor(&it.key));
-                return Ok((items, last));
-            }
-            query.after = Some(it.key.id().to_owned());
+    let mut pages = leasehold_client::pages::Pages::new(app.authority(), query);
+    while items.len() < limit
+        && let Some(page) = pages.next().await?
+    {
+        for record in page {
+            let it = store::read(record)?;
             if !wanted(&it.value) {
                 continue;
             }
@@ -89,12 +87,12 @@ pub(super) async fn filtered<T: DeserializeOwned>(
                 None => items.push(it),
             }
         }
-        let last = items.last().filter(|_| more && items.len() == limit);
-        if last.is_some() || !more {
-            let next_cursor = last.map(|it| to_cursor(&it.key));
-            return Ok((items, next_cursor));
-        }
     }
+    let more = pages.has_more() || items.len() > limit;
+    items.truncate(limit);
+    let last = items.last().filter(|_| more);
+    let next_cursor = last.map(|it| to_cursor(&it.key));
+    Ok((items, next_cursor))
 }
 
 /// The page of a list that may be cut down to a tenant or a site.

@@ -11,7 +11,7 @@ use lease::{
     session::{self, Reason, Session, State as Life},
 };
 use leasehold_api::sessions::{ONE, SESSIONS, SessionList, SessionView};
-use leasehold_client::documents::Pages;
+use leasehold_client::pages::Pages;
 use serde::Deserialize;
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -83,7 +83,7 @@ async fn list(
     let mut sessions = Vec::new();
     let mut next_cursor = None;
     // Pages until there is enough that matches: the filter is applied here.
-    let mut pages = Pages::from_query(app.authority(), query);
+    let mut pages = Pages::new(app.authority(), query);
     'pages: while let Some(page) = pages.next().await? {
         for record in &page {
             let session = Session::from_record(record)?;
