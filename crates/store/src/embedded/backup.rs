@@ -19,7 +19,8 @@ use super::{
     journal::{Failure, Journal, next_slot},
     location::{self, Location},
     lock, private,
-    schema::{DATABASE, FORMAT},
+    recent::RecentKeys,
+    schema::{DATABASE, FORMAT, WITHOUT_RECENT},
     start::side_file,
 };
 
@@ -100,7 +101,7 @@ pub fn backup(dir: &Path, to: &Path) -> Result<Copied, OpenError> {
 fn copy_into(dir: &Path, copy: &Path) -> Result<(), Failure> {
     let connection = Location::Folder(dir.to_owned()).connect_beside()?;
     match location::format(&connection)? {
-        FORMAT => {}
+        FORMAT | WITHOUT_RECENT => {}
         other => return Err(Failure::Format(other)),
     }
     connection.execute("VACUUM INTO ?1", [copy.to_string_lossy()])?;
@@ -109,15 +110,21 @@ fn copy_into(dir: &Path, copy: &Path) -> Result<(), Failure> {
 
 /// Reads a whole copy, with all its checksums.
 fn look(dir: &Path) -> Result<Copied, Failure> {
-    let journal = open(dir)?;
+    let mut journal = open(dir)?;
     journal.check()?;
+    journal.settle()?;
     journal.restore(lease::engine::Options::default(), |_| {})?;
     copied(&journal)
 }
 
 fn open(dir: &Path) -> Result<Journal, Failure> {
     let location = Location::Folder(dir.to_owned());
-    Journal::open(&location, History::default(), RenewalEvents::default())
+    Journal::open(
+        &location,
+        History::default(),
+        RenewalEvents::default(),
+        RecentKeys::new(1),
+    )
 }
 
 fn copied(journal: &Journal) -> Result<Copied, Failure> {

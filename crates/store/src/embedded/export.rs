@@ -21,6 +21,7 @@ use super::{
     journal::{Failure, Journal, next_record, next_slot},
     location::Location,
     lock::{self, Lock},
+    recent::RecentKeys,
     row,
     schema::DATABASE,
     state::read_state,
@@ -116,8 +117,14 @@ fn take(dir: PathBuf, create: bool, absent: bool) -> Result<Option<Endpoint>, Op
     let (_, mark) = HighWater::open(&dir).map_err(io(&dir.join(high_water::FILE)))?;
     let location = Location::Folder(dir.clone());
     let open = || {
-        let journal = Journal::open(&location, History::default(), RenewalEvents::default())?;
+        let mut journal = Journal::open(
+            &location,
+            History::default(),
+            RenewalEvents::default(),
+            RecentKeys::new(1),
+        )?;
         journal.check()?;
+        journal.settle()?;
         Ok((journal.state(), location.connect_to_write()?))
     };
     let (state, tables) = open().map_err(|failure| OpenError::from_failure(&path, failure))?;

@@ -11,6 +11,7 @@ use rusqlite::{Connection, Row, params};
 use super::{
     index,
     journal::{Failure, key_of},
+    recent::RecentKeys,
     row,
     state::{State, read_state},
 };
@@ -202,6 +203,7 @@ fn newest_ends(
 /// ended since.
 pub(super) fn live_keys(
     connection: &Connection,
+    recent: &RecentKeys,
     query: &LeaseQuery,
     after: Option<&Key>,
     limit: usize,
@@ -209,14 +211,17 @@ pub(super) fn live_keys(
     let mut query = query.clone();
     query.after = after.cloned().or(query.after);
     let (from, to) = key_range(&query);
+    let mut keys = recent.between(&from, &to, limit);
     let mut statement = connection.prepare_cached(
         "SELECT key FROM slots WHERE key > ?1 AND key < ?2 AND live ORDER BY key LIMIT ?3",
     )?;
     let mut rows = statement.query(params![from, to, limit as u64])?;
-    let mut keys = Vec::new();
     while let Some(row) = rows.next()? {
         keys.push(key_of("slots", row.get(0)?)?);
     }
+    keys.sort_unstable();
+    keys.dedup();
+    keys.truncate(limit);
     Ok(keys)
 }
 

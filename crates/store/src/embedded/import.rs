@@ -71,7 +71,14 @@ impl Import for Endpoint {
             self.work(|connection| {
                 let before = read_state(connection)?;
                 let transaction = begin(connection)?;
-                for table in ["slots", "records", "events", "event_keys", "seals"] {
+                for table in [
+                    "slots",
+                    "recent",
+                    "records",
+                    "events",
+                    "event_keys",
+                    "seals",
+                ] {
                     transaction.execute(&format!("DELETE FROM {table}"), [])?;
                 }
                 write_state(&transaction, &before, &NOTHING)?;

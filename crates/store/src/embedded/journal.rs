@@ -9,9 +9,10 @@ use rusqlite::{Connection, ErrorCode, TransactionBehavior, params};
 use super::{
     History, index,
     location::{CACHE_PAGES, Location, format},
+    recent::{self, Recent, RecentKeys},
     retention,
     row::{self, Unreadable},
-    schema::{CREATE, FORMAT},
+    schema::{CREATE, FORMAT, RECENT, WITHOUT_RECENT},
     seals::{self, Head},
     state::{State, read_state, values, write_state},
 };
@@ -25,6 +26,8 @@ const RESTORE_PAGES: i64 = 64;
 const VACUUM_PAGES: i64 = 1_024;
 /// How many events one round of tidying may delete.
 const TIDY_EVENTS: usize = 5_000;
+/// How many slots one round of tidying writes.
+const TIDY_SLOTS: usize = 1_000;
 
 /// Why the tables could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -70,6 +73,7 @@ pub(super) struct Journal {
     location: Location,
     connection: Connection,
     state: State,
+    recent: Recent,
     sealed: Head,
     history: History,
     renewals: RenewalEvents,
@@ -81,17 +85,26 @@ impl Journal {
         location: &Location,
         history: History,
         renewals: RenewalEvents,
+        keys: RecentKeys,
     ) -> Result<Self, Failure> {
         let mut connection = location.connect_to_write()?;
         match format(&connection)? {
             0 => create(&mut connection)?,
+            WITHOUT_RECENT => {
+                let transaction = connection.transaction()?;
+                transaction.execute_batch(RECENT)?;
+                transaction.pragma_update(None, "user_version", FORMAT)?;
+                transaction.commit()?;
+            }
             FORMAT => {}
             other => return Err(Failure::Format(other)),
         }
         let sealed = seals::open(&mut connection)?;
+        let keeps_rows = matches!(location, Location::Folder(_));
         Ok(Self {
             location: location.clone(),
             state: read_state(&connection)?,
+            recent: Recent::open(keys, &connection, keeps_rows)?,
             connection,
             sealed,
             history,
@@ -107,10 +120,25 @@ impl Journal {
         &self.connection
     }
 
+    /// Which keys readers of the table `slots` must look at too.
+    pub fn recent_keys(&self) -> RecentKeys {
+        self.recent.keys().clone()
+    }
+
+    /// Brings `slots` up to date, for whoever reads the tables alone.
+    pub fn settle(&mut self) -> Result<(), Failure> {
+        let transaction = self
+            .connection
+            .transaction_with_behavior(TransactionBehavior::Immediate)?;
+        recent::settle(&transaction)?;
+        Ok(transaction.commit()?)
+    }
+
     /// Opens the tables anew after they failed. What was acknowledged must still be there.
     pub fn reopen(&mut self) -> Result<(), Failure> {
         let acknowledged = self.state.revision;
-        let fresh = Self::open(&self.location, self.history, self.renewals)?;
+        let keys = self.recent.keys().clone();
+        let fresh = Self::open(&self.location, self.history, self.renewals, keys)?;
         if fresh.state.revision < acknowledged {
             return Err(Failure::Behind {
                 found: fresh.state.revision.get(),
@@ -176,15 +204,20 @@ impl Journal {
         Ok(())
     }
 
-    /// Deletes events that grew too old while nothing happened, and gives free pages back to the disk.
-    pub fn tidy(&mut self, now: UnixMillis) -> Result<(), Failure> {
+    /// Deletes events that grew too old while nothing happened, brings `slots` up to date, and gives free
+    /// pages back to the disk.
+    pub fn tidy(&mut self, engine: &Engine, now: UnixMillis) -> Result<(), Failure> {
         let mut state = self.state;
         let transaction = self
             .connection
             .transaction_with_behavior(TransactionBehavior::Immediate)?;
         state.history_from = retention::trim(&transaction, &state, self.history, TIDY_EVENTS, now)?;
+        let written = self
+            .recent
+            .move_on(&transaction, engine, true, TIDY_SLOTS)?;
         write_state(&transaction, &self.state, &state)?;
         transaction.commit()?;
+        self.recent.committed(&written, &[]);
         self.state = state;
         let free: i64 = self
             .connection
@@ -206,6 +239,7 @@ impl Journal {
         mut adjust: impl FnMut(&mut StoredSlot),
     ) -> Result<Engine, Failure> {
         let records = self.records()?;
+        let recent = recent::stored(&self.connection)?;
         // Each row is read once: pages kept for a second time would only lie between the slots and never
         // be given back.
         self.connection
@@ -213,11 +247,24 @@ impl Journal {
         let mut statement = self.connection.prepare("SELECT key, data FROM slots")?;
         let mut rows = statement.query([])?;
         let mut failure = None;
-        let slots = std::iter::from_fn(|| match next_slot(&mut rows) {
-            Ok(slot) => slot.map(|mut slot| {
+        let settled = std::iter::from_fn(|| next_slot(&mut rows).transpose()).filter(|slot| {
+            !slot
+                .as_ref()
+                .is_ok_and(|slot| recent.contains_key(&slot.key))
+        });
+        let newer = recent.iter().filter_map(|(key, data)| {
+            let slot = row::to_slot(key.clone(), data.as_deref()?);
+            Some(slot.map_err(|why| Failure::Row {
+                table: "recent",
+                key: key.to_string(),
+                why,
+            }))
+        });
+        let slots = settled.chain(newer).map_while(|slot| match slot {
+            Ok(mut slot) => {
                 adjust(&mut slot);
-                slot
-            }),
+                Some(slot)
+            }
             Err(why) => {
                 failure = Some(why);
                 None
@@ -311,13 +358,17 @@ impl Journal {
         let sealed = seals::append(&transaction, self.sealed, kept)?;
         slots.extend(&effects.touched);
         slots.extend(&effects.forgotten);
-        write_slots(&transaction, engine, &mut slots)?;
+        // In order, so that neighbours share a page; and each once, as it is after the whole batch.
+        slots.sort_unstable();
+        slots.dedup();
+        let written = self.recent.write(&transaction, engine, &slots)?;
         write_records(&transaction, engine, &mut records)?;
         let kept = effects.events.len();
         state.history_from = retention::trim(&transaction, &state, self.history, kept, now)?;
         index::catch_up(&transaction, &mut state)?;
         write_state(&transaction, &self.state, &state)?;
         transaction.commit()?;
+        self.recent.committed(&written, &slots);
         self.state = state;
         self.sealed = sealed;
         Ok(())
@@ -334,6 +385,7 @@ impl Journal {
         let transaction = self
             .connection
             .transaction_with_behavior(TransactionBehavior::Immediate)?;
+        recent::settle(&transaction)?;
         {
             let mut update =
                 transaction.prepare_cached("UPDATE slots SET data = ?2 WHERE key = ?1")?;
@@ -363,6 +415,7 @@ fn keeps(renewals: RenewalEvents, event: &Event) -> bool {
 fn create(connection: &mut Connection) -> Result<(), Failure> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     transaction.execute_batch(CREATE)?;
+    transaction.execute_batch(RECENT)?;
     let none = State {
         revision: Revision::ZERO,
         floor: Token::ZERO,
@@ -379,39 +432,6 @@ fn create(connection: &mut Connection) -> Result<(), Failure> {
     }
     transaction.pragma_update(None, "user_version", FORMAT)?;
     transaction.commit()?;
-    Ok(())
-}
-
-fn write_slots(
-    connection: &Connection,
-    engine: &Engine,
-    keys: &mut Vec<&Key>,
-) -> Result<(), Failure> {
-    // In order, so that neighbours share a page; and each once, as it is after the whole batch.
-    keys.sort_unstable();
-    keys.dedup();
-    // Two plain statements: one that did both would copy every page that it touches, in case it must
-    // take back half of what it did.
-    let mut update =
-        connection.prepare_cached("UPDATE slots SET live = ?2, data = ?3 WHERE key = ?1")?;
-    let mut insert =
-        connection.prepare_cached("INSERT INTO slots (key, live, data) VALUES (?1, ?2, ?3)")?;
-    let mut delete = connection.prepare_cached("DELETE FROM slots WHERE key = ?1")?;
-    for key in keys {
-        let stored = engine.stored(key);
-        let live = stored.as_ref().is_some_and(|slot| slot.lease.is_some());
-        match stored.and_then(row::from_slot) {
-            Some(data) => {
-                let row = params![key.as_str(), live, data];
-                if update.execute(row)? == 0 {
-                    insert.execute(row)?;
-                }
-            }
-            None => {
-                delete.execute([key.as_str()])?;
-            }
-        }
-    }
     Ok(())
 }
 

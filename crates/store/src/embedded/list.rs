@@ -31,9 +31,12 @@ pub(super) async fn live(store: &Embedded, query: LeaseQuery) -> Result<Page<Lea
     let mut after = query.after.clone();
     loop {
         let (asked, from) = (query.clone(), after.clone());
+        let recent = store.shared.recent.clone();
         let keys = store
             .readers()
-            .read(move |connection| history::live_keys(connection, &asked, from.as_ref(), step))
+            .read(move |connection| {
+                history::live_keys(connection, &recent, &asked, from.as_ref(), step)
+            })
             .await?;
         let last = (keys.len() == step).then(|| keys.last().cloned()).flatten();
         let (asked, from, to) = (query.clone(), after.take(), last.clone());

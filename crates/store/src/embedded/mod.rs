@@ -21,6 +21,7 @@ mod options;
 mod outage;
 mod private;
 mod readers;
+mod recent;
 mod retention;
 mod row;
 mod schema;
@@ -44,6 +45,7 @@ use lease::{
     engine::{Engine, RenewalEvents},
 };
 use readers::Readers;
+use recent::RecentKeys;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::live::{Joined, Live};
@@ -65,6 +67,7 @@ struct Shared {
     gone: GoneList,
     calls: AtomicU64,
     readers: Readers,
+    recent: RecentKeys,
     closed: Arc<AtomicBool>,
     /// Set while the disk takes no changes.
     degraded: Arc<AtomicBool>,

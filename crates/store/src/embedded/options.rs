@@ -17,6 +17,9 @@ pub struct Options {
     pub queue: usize,
     /// How many events a watcher may be behind before it gets a snapshot instead.
     pub watch_buffer: usize,
+    /// How many changed keys there may be of which the table of slots does not have the newest. With more of
+    /// them it is written less often, and a restart has more to read.
+    pub recent_keys: usize,
     /// What to do at the start when stored state is damaged or missing.
     pub on_damage: OnDamage,
 }
@@ -39,6 +42,7 @@ impl Default for Options {
             history: History::default(),
             queue: 16_384,
             watch_buffer: 16_384,
+            recent_keys: 32_768,
             on_damage: OnDamage::default(),
         }
     }

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `meta` | one number about the whole store, by name (see [`Meta`]) | as long as the store |
 //! | `slots` | one key: its newest token, and its live lease or how the last one ended | until the key was idle so long that its token is folded into `floor` |
+//! | `recent` | the slots of one batch, newer than `slots` | until `slots` has them, or newer ones |
 //! | `records` | one document | until it is removed |
 //! | `events` | one change, by revision, without gaps from `history_from` on | until the retention deletes it, oldest first |
 //! | `event_keys` | one key in a block of revisions up to `indexed`: which of them are its events | a while longer than its events |
@@ -14,6 +15,7 @@
 //! | `slots.key`, `records.key`, `events.key`, `event_keys.key` | `kind:id` |
 //! | `slots.live` | 1 while the lease is live, else 0 |
 //! | `slots.data`, `events.data` | version, checksum over fields and columns, and fields, see the module `row` |
+//! | `recent.number`, `recent.sum`, `recent.data` | its place, a checksum, and the keys with the bytes of their slots, each with its length in front |
 //! | `records.value`, `records.revision`, `records.sum` | the JSON text, the revision of its last change, and a checksum over all three columns |
 //! | `seals.previous`, `seals.digest`, `seals.marks` | see [`lease::history::Seal`] |
 //! | `event_keys.block`, `event_keys.places` | see the module `index` |
@@ -24,7 +26,9 @@
 //! revision and token, kept apart from the write-ahead log so that losing the log is noticed).
 
 /// The format of the tables. A store of another format is left alone.
-pub(super) const FORMAT: i64 = 4;
+pub(super) const FORMAT: i64 = 5;
+/// The format before the table `recent`, which is added to it.
+pub(super) const WITHOUT_RECENT: i64 = 4;
 
 /// The name of the database file.
 pub(super) const DATABASE: &str = "leasehold.db";
@@ -63,6 +67,15 @@ CREATE TABLE event_keys (
   places BLOB NOT NULL,
   PRIMARY KEY (block, key)
 ) WITHOUT ROWID;
+";
+
+/// Makes the table of slots that changed lately.
+pub(super) const RECENT: &str = "
+CREATE TABLE recent (
+  number INTEGER PRIMARY KEY,
+  sum INTEGER NOT NULL,
+  data BLOB NOT NULL
+);
 ";
 
 /// Makes the table of the seals, which came later than the others.

@@ -87,13 +87,13 @@ impl Draft<'_> {
     async fn read(&mut self) -> Result<bool, Error> {
         let mut after: Option<Key> = None;
         loop {
-            let from = after.take();
+            let (from, recent) = (after.take(), self.store.shared.recent.clone());
             let keys = self
                 .store
                 .readers()
                 .read(move |connection| {
                     let all = LeaseQuery::default();
-                    history::live_keys(connection, &all, from.as_ref(), STEP)
+                    history::live_keys(connection, &recent, &all, from.as_ref(), STEP)
                 })
                 .await?;
             let last = (keys.len() == STEP).then(|| keys.last().cloned()).flatten();

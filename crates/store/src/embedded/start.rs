@@ -23,6 +23,7 @@ use super::{
     lock::{self, Lock},
     private,
     readers::Readers,
+    recent::RecentKeys,
     schema::DATABASE,
     time::Time,
     writer::Writer,
@@ -38,7 +39,12 @@ pub(super) struct Folder {
 /// The in-memory variant.
 pub(super) fn memory(options: Options, clock: Arc<dyn Clock>) -> Result<Embedded, Failure> {
     let location = Location::memory();
-    let mut journal = Journal::open(&location, options.history, options.engine.renewals)?;
+    let mut journal = Journal::open(
+        &location,
+        options.history,
+        options.engine.renewals,
+        RecentKeys::new(options.recent_keys),
+    )?;
     let engine = journal.restore(options.engine.clone(), |_| {})?;
     let time = Time::start(clock, journal.state().latest);
     journal.write(&engine, &Effects::default(), time.now())?;
@@ -121,7 +127,12 @@ fn restore(
         })?;
     }
     let open = || {
-        let journal = Journal::open(location, options.history, options.engine.renewals)?;
+        let journal = Journal::open(
+            location,
+            options.history,
+            options.engine.renewals,
+            RecentKeys::new(options.recent_keys),
+        )?;
         journal.check()?;
         let engine = journal.restore(options.engine.clone(), |_| {})?;
         Ok((journal, engine))
@@ -206,6 +217,7 @@ fn run(
         gone: GoneList::default(),
         calls: AtomicU64::new(0),
         readers: Readers::new(location.clone()),
+        recent: journal.recent_keys(),
         closed: Arc::new(AtomicBool::new(false)),
         degraded: Arc::default(),
         durable: folder.is_some(),

@@ -212,7 +212,7 @@ impl Writer {
         if now >= self.tidy_at {
             self.tidy_at = now.plus(TIDY_MS);
             // What this batch did is durable: a failure here must not be reported as one of the batch.
-            if let Err(failure) = self.journal.tidy(now) {
+            if let Err(failure) = self.journal.tidy(&self.engine, now) {
                 tracing::warn!(%failure, "old events could not be deleted");
             }
         }

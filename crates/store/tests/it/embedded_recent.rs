@@ -1,0 +1,178 @@
+//! Slots that changed lately lie apart from the others: whoever reads sees both as one.
+
+use std::{collections::BTreeSet, path::Path, sync::Arc};
+
+use lease::{Authority, Key, Lease, LeaseQuery, LeaseRef, Status};
+use leasehold_clock::Manual;
+use leasehold_store::embedded::{Embedded, OpenError, Options, backup};
+
+use crate::embedded_kit::{ask, crash_image, granted, key, manual, open};
+
+/// So few that keys move on all the time.
+const FEW: usize = 3;
+const KEYS: u32 = 12;
+
+async fn open_with(dir: &Path, clock: &Manual, recent_keys: usize) -> Embedded {
+    let options = Options {
+        recent_keys,
+        ..Options::at(dir)
+    };
+    let opened = Embedded::open(options, Arc::new(clock.clone())).await;
+    opened.unwrap()
+}
+
+/// Every live lease, in pages of two.
+async fn listed(store: &Embedded) -> Vec<Lease> {
+    let mut query = LeaseQuery {
+        limit: 2,
+        ..LeaseQuery::default()
+    };
+    let mut all = Vec::new();
+    loop {
+        let page = store.leases(query.clone()).await.unwrap();
+        query.after = page.items.last().map(|lease| lease.key.clone());
+        all.extend(page.items);
+        if !page.more {
+            return all;
+        }
+    }
+}
+
+fn tables(dir: &Path) -> rusqlite::Connection {
+    rusqlite::Connection::open(dir.join("leasehold.db")).unwrap()
+}
+
+fn count(dir: &Path, table: &str) -> u64 {
+    let sql = format!("SELECT count(*) FROM {table}");
+    tables(dir).query_row(&sql, [], |row| row.get(0)).unwrap()
+}
+
+/// Acquires and releases keys in an order that repeats some soon and others late. Returns what is held.
+async fn step(store: &Embedded, held: &mut BTreeSet<Key>, n: u32) {
+    let id = (n * n + n / 5) % KEYS;
+    let key = key(&id.to_string());
+    match store.lease(key.clone()).await.unwrap() {
+        Some(lease) => {
+            store.release(LeaseRef::from(&lease)).await.unwrap();
+            held.remove(&key);
+        }
+        None => {
+            granted(store.acquire(ask(&id.to_string(), "x")).await.unwrap());
+            held.insert(key);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_crash_at_any_moment_loses_nothing_and_brings_nothing_back() {
+    let clock = manual();
+    let dir = tempfile::tempdir().unwrap();
+    let store = open_with(dir.path(), &clock, FEW).await;
+    let mut held = BTreeSet::new();
+    let mut moved = 0;
+    for n in 0..120 {
+        step(&store, &mut held, n).await;
+        clock.advance(1);
+        let running = listed(&store).await;
+        let keys: BTreeSet<Key> = running.iter().map(|lease| lease.key.clone()).collect();
+        assert_eq!(keys, held, "after step {n}");
+        let image = crash_image(dir.path());
+        moved = moved.max(count(image.path(), "slots"));
+        let again = open_with(image.path(), &clock, FEW).await;
+        let tokens = |leases: &[Lease]| -> Vec<_> {
+            let tokens = leases.iter().map(|lease| (lease.key.clone(), lease.token));
+            tokens.collect()
+        };
+        assert_eq!(tokens(&listed(&again).await), tokens(&running), "step {n}");
+        // The last token of a free key is kept too (L3).
+        for id in 0..KEYS {
+            let key = key(&id.to_string());
+            if let Some(ended) = last_ended(&store, &key).await
+                && !held.contains(&key)
+            {
+                let next = granted(again.acquire(ask(&id.to_string(), "y")).await.unwrap());
+                assert!(next.token > ended.token, "{key} after step {n}");
+            }
+        }
+    }
+    assert!(moved > 0, "nothing was ever moved: this tests nothing");
+}
+
+async fn last_ended(store: &Embedded, key: &Key) -> Option<Lease> {
+    let query = LeaseQuery {
+        kind: Some(key.kind().to_owned()),
+        id: Some(key.id().to_owned()),
+        status: Some(Status::Released),
+        limit: 100,
+        ..LeaseQuery::default()
+    };
+    let page = store.leases(query).await.unwrap();
+    page.items.into_iter().max_by_key(|lease| lease.token)
+}
+
+#[tokio::test]
+async fn what_lies_apart_stays_little_and_is_gone_after_a_graceful_stop() {
+    let clock = manual();
+    let dir = tempfile::tempdir().unwrap();
+    let store = open_with(dir.path(), &clock, FEW).await;
+    let mut held = BTreeSet::new();
+    for n in 0..300 {
+        step(&store, &mut held, n).await;
+        let rows = count(dir.path(), "recent");
+        assert!(rows <= 12, "{rows} rows after step {n}");
+    }
+    store.close().await.unwrap();
+    assert_eq!(count(dir.path(), "recent"), 0);
+    assert_eq!(count(dir.path(), "slots"), u64::from(KEYS));
+    let store = open(dir.path(), &clock).await.unwrap();
+    assert_eq!(listed(&store).await.len(), held.len());
+}
+
+#[tokio::test]
+async fn a_copy_and_a_look_at_the_tables_have_what_lies_apart() {
+    let clock = manual();
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path(), &clock).await.unwrap();
+    for id in 0..KEYS {
+        granted(store.acquire(ask(&id.to_string(), "x")).await.unwrap());
+    }
+    assert_eq!(count(dir.path(), "slots"), 0, "all of it lies apart");
+    let to = tempfile::tempdir().unwrap();
+    let copied = backup(dir.path(), &to.path().join("copy")).unwrap();
+    assert_eq!(copied.leases, u64::from(KEYS));
+    assert_eq!(count(&to.path().join("copy"), "slots"), u64::from(KEYS));
+}
+
+#[tokio::test]
+async fn a_changed_byte_is_noticed_here_too() {
+    for sql in [
+        "UPDATE recent SET sum = sum + 1",
+        "UPDATE recent SET data = substr(data, 1, length(data) - 1)",
+        "UPDATE recent SET data = CAST(replace(data, 'job:one', 'job:onf') AS BLOB)",
+    ] {
+        let clock = manual();
+        let dir = tempfile::tempdir().unwrap();
+        let store = open(dir.path(), &clock).await.unwrap();
+        granted(store.acquire(ask("one", "x")).await.unwrap());
+        let image = crash_image(dir.path());
+        let changed = tables(image.path()).execute(sql, []).unwrap();
+        assert_eq!(changed, 1, "{sql}");
+        let error = open(image.path(), &clock).await.map(drop).unwrap_err();
+        assert!(matches!(error, OpenError::Damaged { .. }), "{sql}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn a_store_of_the_format_before_is_taken_over() {
+    let clock = manual();
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path(), &clock).await.unwrap();
+    let lease = granted(store.acquire(ask("one", "x")).await.unwrap());
+    store.close().await.unwrap();
+    let earlier = "DROP TABLE recent; PRAGMA user_version = 4;";
+    tables(dir.path()).execute_batch(earlier).unwrap();
+    let store = open(dir.path(), &clock).await.unwrap();
+    assert_eq!(listed(&store).await[0].token, lease.token);
+    granted(store.acquire(ask("two", "x")).await.unwrap());
+    assert_eq!(listed(&store).await.len(), 2);
+}
