@@ -109,7 +109,7 @@ impl Postgres {
             renewals,
             feed.clone(),
             signals.clone(),
-            options.statement_timeout,
+            &options,
         );
         let closed = CancellationToken::new();
         let timer = Arc::default();

@@ -54,6 +54,8 @@ pub struct Options {
     pub renewals: RenewalEvents,
     /// Whether this replica expires, forgets and seals when it leads.
     pub housekeeping: bool,
+    /// Whether waits are looked after as real time passes. Only where time stands still it is not.
+    pub timed_waits: bool,
     /// How long events and ended leases are kept.
     pub history_ms: u64,
     /// How many events are kept at most.
@@ -127,6 +129,7 @@ impl FromStr for Options {
             statement_timeout: Duration::from_secs(5),
             renewals: RenewalEvents::default(),
             housekeeping: true,
+            timed_waits: true,
             history_ms: 7 * 86_400_000,
             history_events: 1_000_000,
             idle_ms: 3_600_000,

@@ -6,6 +6,7 @@ use lease::{Acquired, Error};
 use tokio::time::Instant;
 
 use super::{
+    Options,
     connect::Database,
     row,
     task::Task,
@@ -22,16 +23,18 @@ pub(super) struct Waits {
     replica: String,
     /// How long after its end a wait whose answer cannot be fetched is given up.
     patience: Duration,
+    timed: bool,
     waiting: HashMap<u64, Wait>,
     /// Whether an answer of the database got lost, so that nobody knows who still waits there.
     doubt: bool,
 }
 
 impl Waits {
-    pub fn new(replica: String, patience: Duration) -> Self {
+    pub fn new(replica: String, options: &Options) -> Self {
         Self {
             replica,
-            patience,
+            patience: options.statement_timeout,
+            timed: options.timed_waits,
             waiting: HashMap::new(),
             doubt: false,
         }
@@ -40,6 +43,11 @@ impl Waits {
     /// Whether anything is left to look after.
     pub fn is_busy(&self) -> bool {
         self.doubt || !self.waiting.is_empty()
+    }
+
+    /// Whether something is to be looked after when its time comes.
+    pub fn are_timed(&self) -> bool {
+        self.timed && self.is_busy()
     }
 
     pub fn is_doubtful(&self) -> bool {

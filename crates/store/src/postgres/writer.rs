@@ -15,6 +15,7 @@ use tokio::{
 use tokio_postgres::Row;
 
 use super::{
+    Options,
     connect::Database,
     fast_path::{Grant, Together},
     feed::Feed,
@@ -144,7 +145,7 @@ impl Writer {
         renewals: &'static str,
         feed: Arc<Feed>,
         signals: Signals,
-        limit: Duration,
+        options: &Options,
     ) -> Self {
         let (queue, queued) = mpsc::channel(QUEUE);
         let actor = Actor {
@@ -153,7 +154,7 @@ impl Writer {
                 "SELECT item, number, body FROM {}($1, $2, $3, $4, $5::text::jsonb, $6, $7)",
                 functions.entry_point()
             ),
-            waits: Waits::new(replica.clone(), limit),
+            waits: Waits::new(replica.clone(), options),
             replica,
             renewals,
             feed,
@@ -165,7 +166,7 @@ impl Writer {
         Self {
             queue,
             signals,
-            limit,
+            limit: options.statement_timeout,
         }
     }
 
@@ -226,12 +227,12 @@ impl Actor {
                 },
                 () = self.signals.left.notified() => {}
                 () = self.signals.answered.notified() => {}
-                () = sleep_until(until), if self.waits.is_busy() => {}
+                () = sleep_until(until), if self.waits.are_timed() => {}
             }
             self.chores.extend(self.waits.gone());
             let unheard = std::mem::take(&mut *self.signals.unheard());
             self.chores.extend(unheard.iter().flat_map(give_back));
-            if self.waits.is_busy() && Instant::now() >= until {
+            if self.waits.are_timed() && Instant::now() >= until {
                 self.chores.push(Task::Wake);
                 last_wake = Instant::now();
             }

@@ -66,6 +66,7 @@ impl Still {
         let mut options: Options = url.parse().expect("a well-formed URL");
         // The test itself is the timer.
         options.housekeeping = false;
+        options.timed_waits = false;
         options.flip = flip;
         let entry_point = options.entry_point();
         let authority = Arc::new(Postgres::open(options).await.expect("the store opens"));
