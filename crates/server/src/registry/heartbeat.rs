@@ -75,6 +75,9 @@ pub(crate) async fn heartbeat(
         planned = sites.planned(app, &place, Some(seen), at).await?;
     }
     let assignments = assignments(&planned, runner, &kept.cameras);
+    // Orders are of the same moment as the assignments: whoever gives cameras up must know how.
+    let member = planned.site.runners.get(runner.runner_id.as_str());
+    let ordered = member.map_or(runner, |it| &it.runner);
     let cameras = kept
         .cameras
         .iter()
@@ -94,7 +97,7 @@ pub(crate) async fn heartbeat(
         .plus(presence.ttl.millis() / 3);
     Ok(RunnerHeartbeatAnswer {
         success: true,
-        status: runners::word(runner.status).to_owned(),
+        status: runners::word(ordered.status).to_owned(),
         next_heartbeat_due: Some(due.into()),
         leases: kept
             .cameras
@@ -107,8 +110,8 @@ pub(crate) async fn heartbeat(
         cameras,
         offers,
         config: Some(planned.version.clone()),
-        orders: match runner.status {
-            RunnerStatus::Draining if runner.drains_hard => {
+        orders: match ordered.status {
+            RunnerStatus::Draining if ordered.drains_hard => {
                 ["drain", "hard"].map(Into::into).into()
             }
             RunnerStatus::Draining => vec!["drain".to_owned()],

@@ -659,6 +659,37 @@ async fn one_heartbeat_renews_everything_and_tells_everything() {
     );
 }
 
+async fn orders_and_assignments_are_of_one_moment() {
+    let server = start().await;
+    for name in ["r1", "r2"] {
+        server.runner("t", "s", name, 4).await;
+    }
+    server.camera("t", "s", "cam-1").await;
+    assert_eq!(server.lease_camera("cam-1", "r1").await.0, 200);
+    for _ in 0..60 {
+        let order = server.call(
+            ADMIN,
+            "POST",
+            "/api/v1/runners/r1/drain/?hard=true",
+            Value::Null,
+        );
+        let beat = server.call(ADMIN, "PUT", "/api/v1/runners/r1/heartbeat/", json!({}));
+        let (_, (status, answer)) = tokio::join!(order, beat);
+        assert_eq!(status, 200, "{answer}");
+        // Whoever is to give cameras up learns how in the same answer.
+        let drains = names(&answer["give_up"], "reason") == ["draining"];
+        let orders = if drains {
+            json!(["drain", "hard"])
+        } else {
+            json!([])
+        };
+        assert_eq!(answer["orders"], orders, "{answer}");
+        let path = "/api/v1/runners/r1/uncordon/";
+        let (status, _) = server.call(ADMIN, "POST", path, Value::Null).await;
+        assert_eq!(status, 200);
+    }
+}
+
 async fn a_heartbeat_after_a_long_silence_brings_the_runner_back() {
     let server = start().await;
     let runner = json!({"runner_id": "r", "tenant_id": "t", "site_id": "s", "deployment_group": "g",
@@ -826,6 +857,7 @@ on_every_backend!(
     a_runner_is_admitted_by_the_kernels_interface_too,
     a_cordoned_runner_keeps_what_it_has_and_a_removed_one_nothing,
     one_heartbeat_renews_everything_and_tells_everything,
+    orders_and_assignments_are_of_one_moment,
     a_heartbeat_after_a_long_silence_brings_the_runner_back,
     scopes_are_needed,
 );
