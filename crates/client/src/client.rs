@@ -16,7 +16,6 @@ use http::{
     header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE},
 };
 use http_body_util::{BodyExt, Full, Limited};
-use hyper_util::client::legacy::connect::Connect;
 use leasehold_api::Problem;
 use leasehold_clock::Backoff;
 use secrecy::{ExposeSecret, SecretString};
@@ -28,7 +27,7 @@ use serde::{
 use crate::{
     Error, Trust,
     stream::Lifeline,
-    transport::{self, Body, Transport},
+    transport::{Body, Transport},
 };
 
 /// The largest answer that is read: a page of leases or a renewal of ten thousand, with room to spare.
@@ -81,7 +80,7 @@ pub struct Client {
 }
 
 struct Inner {
-    transport: Box<dyn Transport>,
+    transport: Transport,
     /// The servers, at least one.
     bases: Vec<String>,
     /// Counts up whenever a server could not be asked; modulo their number, the one to ask.
@@ -106,19 +105,7 @@ pub(crate) struct Call {
 impl Client {
     /// A client over TCP, with TLS where the address says so.
     pub fn new(options: Options) -> Result<Self, Error> {
-        let transport = transport::real(&options.trust)?;
-        Self::build(options, transport)
-    }
-
-    /// A client over connections of any kind; TLS, if there is any, is the connector's business.
-    pub fn with_connector<C>(options: Options, connector: C) -> Result<Self, Error>
-    where
-        C: Connect + Clone + Send + Sync + 'static,
-    {
-        Self::build(options, transport::over(connector))
-    }
-
-    fn build(options: Options, transport: Box<dyn Transport>) -> Result<Self, Error> {
+        let transport = Transport::new(&options.trust)?;
         let bases = options
             .url
             .split(',')
@@ -141,28 +128,28 @@ impl Client {
 
     /// The address of the server that is asked now.
     pub fn url(&self) -> &str {
-        self.base(self.turn())
+        self.base(self.current())
     }
 
-    fn turn(&self) -> usize {
+    fn current(&self) -> usize {
         self.inner.current.load(Ordering::Relaxed)
     }
 
-    fn base(&self, turn: usize) -> &str {
-        &self.inner.bases[turn % self.inner.bases.len()]
+    fn base(&self, current: usize) -> &str {
+        &self.inner.bases[current % self.inner.bases.len()]
     }
 
     /// The server that was asked gave no answer: the next call goes to the next one, unless another
     /// caller has moved on already.
-    fn move_on(&self, turn: usize) {
+    fn move_on(&self, current: usize) {
         let moved = self.inner.current.compare_exchange(
-            turn,
-            turn.wrapping_add(1),
+            current,
+            current.wrapping_add(1),
             Ordering::Relaxed,
             Ordering::Relaxed,
         );
         if moved.is_ok() && self.inner.bases.len() > 1 {
-            let (from, to) = (self.base(turn), self.base(turn.wrapping_add(1)));
+            let (from, to) = (self.base(current), self.base(current.wrapping_add(1)));
             tracing::info!(from, to, "server does not answer; trying the next");
         }
     }
@@ -215,12 +202,12 @@ impl Client {
         S: for<'de> DeserializeSeed<'de, Value = T> + Copy,
     {
         let limit = call.limit;
-        let turn = self.turn();
+        let current = self.current();
         if let Ok(outcome) = tokio::time::timeout(limit, self.attempts(&call, seed)).await {
             return outcome;
         }
-        self.move_on(turn);
-        let server = self.base(turn);
+        self.move_on(current);
+        let server = self.base(current);
         Err(Error::Unknown(format!(
             "{server}: nothing within {limit:?}"
         )))
@@ -266,19 +253,19 @@ impl Client {
 
     /// Makes a call once, up to the head of its answer. Anything but success is an error.
     pub(crate) async fn open(&self, call: &Call) -> Result<Response<Body>, Error> {
-        let turn = self.turn();
-        let request = self.request(self.base(turn), call)?;
+        let current = self.current();
+        let request = self.request(self.base(current), call)?;
         let sending = self.inner.transport.send(request);
         let response = match sending.await {
             Ok(response) => response,
             Err(failure) => {
-                self.move_on(turn);
+                self.move_on(current);
                 let error = if failure.sent {
                     Error::Unknown
                 } else {
                     Error::Unavailable
                 };
-                return Err(error(format!("{}: {}", self.base(turn), failure.text)));
+                return Err(error(format!("{}: {}", self.base(current), failure.text)));
             }
         };
         let status = response.status();
@@ -290,7 +277,7 @@ impl Client {
         problem.status = status.as_u16();
         let error = Error::Problem(Box::new(problem));
         if !error.is_definite() && error.is_retryable() {
-            self.move_on(turn);
+            self.move_on(current);
         }
         Err(error)
     }

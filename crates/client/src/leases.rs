@@ -9,7 +9,10 @@ use leasehold_api::{
 };
 use serde::de::DeserializeOwned;
 
-use crate::{Client, Error, client::Call};
+use crate::{Client, Error, client::Call, pages::PAGE};
+
+/// A bound on a server whose pages never end.
+pub(crate) const MAX_PAGES: usize = 10_000;
 
 /// Which leases a list shows.
 #[derive(Clone, Debug, Default)]
@@ -135,6 +138,40 @@ impl Client {
             ],
         );
         self.call(self.get(path)).await
+    }
+
+    /// All live leases of a kind, in the order of their keys.
+    pub async fn leases_of(&self, kind: &str) -> Result<Vec<Lease>, Error> {
+        let values = vec![("kind", Some(kind.to_owned()))];
+        self.every(paths::LEASES, values, |page: LeaseList| {
+            (page.leases, page.next_cursor)
+        })
+        .await
+    }
+
+    /// Everything on a list that comes in pages.
+    pub(crate) async fn every<P: DeserializeOwned, T>(
+        &self,
+        path: &str,
+        values: Vec<(&'static str, Option<String>)>,
+        split: fn(P) -> (Vec<T>, Option<String>),
+    ) -> Result<Vec<T>, Error> {
+        let mut values = values;
+        values.push(("limit", Some(PAGE.to_string())));
+        let mut found = Vec::new();
+        for _ in 0..MAX_PAGES {
+            let page = self.call(self.get(query(path, &values))).await?;
+            let (items, cursor) = split(page);
+            found.extend(items);
+            if cursor.is_none() {
+                return Ok(found);
+            }
+            values.retain(|(name, _)| *name != "cursor");
+            values.push(("cursor", cursor));
+        }
+        Err(Error::Unknown(format!(
+            "a list of more than {MAX_PAGES} pages"
+        )))
     }
 
     /// A page of the history, oldest first.

@@ -6,7 +6,7 @@ use leasehold_api::{
     RunnerList, RunnerRemoved, Success, paths,
 };
 
-use crate::{Client, Error, leases::query};
+use crate::{Client, Error};
 
 /// Which runners a list shows.
 #[derive(Clone, Debug, Default)]
@@ -15,6 +15,15 @@ pub struct RunnerFilter {
     pub tenant_id: Option<String>,
     /// Only this site of the tenant.
     pub site_id: Option<String>,
+}
+
+impl RunnerFilter {
+    fn values(&self) -> Vec<(&'static str, Option<String>)> {
+        vec![
+            ("tenant_id", self.tenant_id.clone()),
+            ("site_id", self.site_id.clone()),
+        ]
+    }
 }
 
 /// What an operator orders a runner to do.
@@ -41,34 +50,13 @@ pub enum DeploymentOrder {
     Rollback,
 }
 
-/// The largest page that a server gives.
-const PAGE: &str = "1000";
-/// A bound on a server whose pages never end.
-const MAX_PAGES: usize = 1_000;
-
 impl Client {
     /// All runners.
     pub async fn runners(&self, filter: &RunnerFilter) -> Result<Vec<Runner>, Error> {
-        let mut found = Vec::new();
-        let mut cursor = None;
-        for _ in 0..MAX_PAGES {
-            let path = query(
-                paths::RUNNERS,
-                &[
-                    ("tenant_id", filter.tenant_id.clone()),
-                    ("site_id", filter.site_id.clone()),
-                    ("limit", Some(PAGE.to_owned())),
-                    ("cursor", cursor.take()),
-                ],
-            );
-            let page: RunnerList = self.call(self.get(path)).await?;
-            found.extend(page.runners);
-            cursor = page.next_cursor;
-            if cursor.is_none() {
-                break;
-            }
-        }
-        Ok(found)
+        self.every(paths::RUNNERS, filter.values(), |page: RunnerList| {
+            (page.runners, page.next_cursor)
+        })
+        .await
     }
 
     /// One runner: its id, or `tenant/id`.
@@ -103,26 +91,12 @@ impl Client {
 
     /// The last deployment of every group.
     pub async fn deployments(&self, filter: &RunnerFilter) -> Result<Vec<Deployment>, Error> {
-        let mut found = Vec::new();
-        let mut cursor = None;
-        for _ in 0..MAX_PAGES {
-            let path = query(
-                paths::DEPLOYMENTS,
-                &[
-                    ("tenant_id", filter.tenant_id.clone()),
-                    ("site_id", filter.site_id.clone()),
-                    ("limit", Some(PAGE.to_owned())),
-                    ("cursor", cursor.take()),
-                ],
-            );
-            let page: DeploymentList = self.call(self.get(path)).await?;
-            found.extend(page.deployments);
-            cursor = page.next_cursor;
-            if cursor.is_none() {
-                break;
-            }
-        }
-        Ok(found)
+        self.every(
+            paths::DEPLOYMENTS,
+            filter.values(),
+            |page: DeploymentList| (page.deployments, page.next_cursor),
+        )
+        .await
     }
 
     /// The last deployment of a group.
@@ -160,21 +134,11 @@ impl Client {
 
     /// All cameras of a site.
     pub async fn site_cameras(&self, tenant: &str, site: &str) -> Result<Vec<Camera>, Error> {
-        let mut found = Vec::new();
-        let mut cursor = None;
-        for _ in 0..MAX_PAGES {
-            let path = query(
-                &paths::fill(paths::SITE_CAMERAS, &[tenant, site]),
-                &[("limit", Some(PAGE.to_owned())), ("cursor", cursor.take())],
-            );
-            let page: CameraList = self.call(self.get(path)).await?;
-            found.extend(page.cameras);
-            cursor = page.next_cursor;
-            if cursor.is_none() {
-                break;
-            }
-        }
-        Ok(found)
+        let path = paths::fill(paths::SITE_CAMERAS, &[tenant, site]);
+        self.every(&path, Vec::new(), |page: CameraList| {
+            (page.cameras, page.next_cursor)
+        })
+        .await
     }
 
     /// One camera.

@@ -1,12 +1,13 @@
 //! Sends one request and says, when that fails, whether it was sent.
 
-use std::{future::Future, pin::Pin, time::Duration};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
+use hyper_rustls::HttpsConnector;
 use hyper_util::{
-    client::legacy::{Client, connect::Connect},
+    client::legacy::{Client, connect::HttpConnector},
     rt::{TokioExecutor, TokioTimer},
 };
 
@@ -15,7 +16,7 @@ use crate::{Error, Trust};
 /// How long a connection may take to be made. Shorter than a call's limit, so that a server that is
 /// not there is known as such, and not as one that did not answer.
 const CONNECT_LIMIT: Duration = Duration::from_millis(700);
-/// Idle connections are closed before a usual server or proxy does it, which would race with a request.
+/// Idle connections are closed before servers and proxies usually do it, which would race with a request.
 const IDLE_LIMIT: Duration = Duration::from_secs(20);
 
 /// The body of an answer.
@@ -33,35 +34,29 @@ pub(crate) struct Failure {
     pub text: String,
 }
 
-/// Where requests go.
-pub(crate) trait Transport: Send + Sync + 'static {
-    fn send(
-        &self,
-        request: Request<Full<Bytes>>,
-    ) -> Pin<Box<dyn Future<Output = Result<Response<Body>, Failure>> + Send>>;
-}
+/// Where requests go: over TCP, with TLS where the address says so.
+pub(crate) struct Transport(Client<HttpsConnector<HttpConnector>, Full<Bytes>>);
 
-impl<C> Transport for Client<C, Full<Bytes>>
-where
-    C: Connect + Clone + Send + Sync + 'static,
-{
-    fn send(
-        &self,
-        request: Request<Full<Bytes>>,
-    ) -> Pin<Box<dyn Future<Output = Result<Response<Body>, Failure>> + Send>> {
-        let answer = self.request(request);
-        Box::pin(async move {
-            match answer.await {
-                Ok(response) => Ok(response.map(|body| {
-                    body.map_err(|error| BrokenOff(chain(&error)))
-                        .boxed_unsync()
-                })),
-                Err(error) => Err(Failure {
-                    sent: !error.is_connect(),
-                    text: chain(&error),
-                }),
-            }
-        })
+impl Transport {
+    pub fn new(trust: &Trust) -> Result<Self, Error> {
+        let client = Client::builder(TokioExecutor::new())
+            .pool_idle_timeout(IDLE_LIMIT)
+            .pool_timer(TokioTimer::new())
+            .build(trust.connector(CONNECT_LIMIT)?);
+        Ok(Self(client))
+    }
+
+    pub async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<Body>, Failure> {
+        match self.0.request(request).await {
+            Ok(response) => Ok(response.map(|body| {
+                body.map_err(|error| BrokenOff(chain(&error)))
+                    .boxed_unsync()
+            })),
+            Err(error) => Err(Failure {
+                sent: !error.is_connect(),
+                text: chain(&error),
+            }),
+        }
     }
 }
 
@@ -74,22 +69,4 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
         source = cause.source();
     }
     text
-}
-
-/// Over any connector: real sockets, or those of a simulated network.
-pub(crate) fn over<C>(connector: C) -> Box<dyn Transport>
-where
-    C: Connect + Clone + Send + Sync + 'static,
-{
-    Box::new(
-        Client::builder(TokioExecutor::new())
-            .pool_idle_timeout(IDLE_LIMIT)
-            .pool_timer(TokioTimer::new())
-            .build(connector),
-    )
-}
-
-/// Over TCP, with TLS where the address says so.
-pub(crate) fn real(trust: &Trust) -> Result<Box<dyn Transport>, Error> {
-    Ok(over(trust.connector(CONNECT_LIMIT)?))
 }

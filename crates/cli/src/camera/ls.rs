@@ -3,7 +3,7 @@
 use std::{collections::HashMap, process::ExitCode};
 
 use leasehold_api::{Camera, Lease};
-use leasehold_client::{Client, LeaseFilter};
+use leasehold_client::Client;
 
 use crate::{
     connect::refused,
@@ -96,21 +96,11 @@ pub(super) fn state(camera: &Camera, lease: Option<&Lease>) -> &'static str {
 
 /// All live leases of cameras, by camera.
 async fn held(client: &Client) -> Result<HashMap<String, Lease>, Failure> {
-    let mut filter = LeaseFilter {
-        kind: Some(lease::registry::CAMERA.to_owned()),
-        limit: Some(1000),
-        ..LeaseFilter::default()
-    };
-    let mut leases = HashMap::new();
-    loop {
-        let page = client.leases(&filter).await.map_err(refused)?;
-        for lease in page.leases {
-            let name = lease.camera_uuid.clone().unwrap_or_default();
-            leases.insert(name, lease);
-        }
-        filter.cursor = page.next_cursor;
-        if filter.cursor.is_none() {
-            return Ok(leases);
-        }
-    }
+    let leases = client.leases_of(lease::registry::CAMERA).await;
+    let by_camera = |lease: Lease| (lease.camera_uuid.clone().unwrap_or_default(), lease);
+    Ok(leases
+        .map_err(refused)?
+        .into_iter()
+        .map(by_camera)
+        .collect())
 }

@@ -20,14 +20,14 @@ use bytes::Bytes;
 use http::Method;
 use lease::Clock;
 use leasehold_api::{
-    AcquireRequest, AvailableCameras, Camera, HeartbeatAnswer, HeartbeatRequest, Lease,
-    RegisterRequest, RenewRequest, Runner, RunnerHeartbeatAnswer, RunnerHeartbeatRequest,
-    RunnerRemoved, SiteVersion, Success, Zone, paths,
+    AcquireRequest, AvailableCameras, Camera, HeartbeatRequest, Lease, RegisterRequest,
+    RenewRequest, Runner, RunnerHeartbeatAnswer, RunnerHeartbeatRequest, RunnerRemoved,
+    SiteVersion, Success, Zone, paths,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use crate::{Client, Error, Options, client::Call};
+use crate::{Client, Error, Options, client::Call, leases::MAX_PAGES};
 use breaker::Breaker;
 pub use runner::{Observer, RunnerClient};
 
@@ -143,15 +143,10 @@ impl ControlPlaneClient {
             "{}/?tenant_id={tenant}&site_id={site}&limit=1000",
             paths::RUNNERS
         );
-        let page: Result<Value, Error> = self.guarded(self.client.get(path)).await;
-        let runners = page.and_then(|page| {
-            let (found, _) = plain::page(page, "runners")?;
-            found.into_iter().map(plain::read).collect()
-        });
-        runners.into()
+        self.list(&path, "runners").await.into()
     }
 
-    /// Takes this runner off the list; what it has is free at once.
+    /// Takes this runner off the list; what it has is free immediately.
     pub async fn remove_runner(&self, runner_id: &str) -> Outcome<RunnerRemoved> {
         let path = self.runner_path(paths::RUNNER, runner_id);
         self.delete(&path).await.into()
@@ -292,22 +287,12 @@ impl ControlPlaneClient {
         }
     }
 
-    /// A sign of life for one lease, with the camera's state.
-    pub async fn lease_heartbeat(
-        &self,
-        lease_id: &str,
-        request: &HeartbeatRequest,
-    ) -> Outcome<HeartbeatAnswer> {
-        let path = paths::fill(paths::HEARTBEAT, &[lease_id]);
-        self.send(Method::POST, &path, request, true).await.into()
-    }
-
-    /// Tells that work on a camera began.
+    /// Reports that work on a camera began.
     pub async fn notify_camera_assigned(&self, lease: &Lease) -> Outcome<Success> {
         self.notify(lease, "assigned").await
     }
 
-    /// Tells that work on a camera ended. A lease that is over already is no failure.
+    /// Reports that work on a camera ended. A lease that is over already is no failure.
     pub async fn notify_camera_released(&self, lease: &Lease) -> Outcome<Success> {
         match self.notify(lease, "released").await {
             Outcome::No(Error::Problem(problem)) if matches!(problem.status, 404 | 410) => {
@@ -376,8 +361,7 @@ impl ControlPlaneClient {
     async fn list<T: DeserializeOwned>(&self, path: &str, name: &str) -> Result<Vec<T>, Error> {
         let mut items = Vec::new();
         let mut next = slashed(path);
-        // A bound on a server whose pages never end.
-        for _ in 0..10_000 {
+        for _ in 0..MAX_PAGES {
             let page: Value = self.guarded(self.client.get(next)).await?;
             let (found, cursor) = plain::page(page, name)?;
             items.extend(found);
@@ -387,10 +371,12 @@ impl ControlPlaneClient {
                     let sign = if path.contains('?') { '&' } else { '?' };
                     next = format!("{path}{sign}cursor={}", paths::encode(&cursor));
                 }
-                None => break,
+                None => return items.into_iter().map(plain::read).collect(),
             }
         }
-        items.into_iter().map(plain::read).collect()
+        Err(Error::Unknown(format!(
+            "a list of more than {MAX_PAGES} pages"
+        )))
     }
 
     /// Makes a call, unless the server has been out of reach lately.
