@@ -31,12 +31,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let poll = async {
         loop {
             for target in coordinator.owned() {
-                // The leave for one poll: ownership is checked now, and kept until the turn is dropped.
-                if let Some(turn) = coordinator.turn(&target) {
+                // The permit for one poll: ownership is checked now, and kept until the permit is dropped.
+                if let Some(permit) = coordinator.permit(&target) {
                     println!(
                         "polling {target} under token {}, for at most {:?}",
-                        turn.token(),
-                        turn.left()
+                        permit.token(),
+                        permit.left()
                     );
                 }
             }

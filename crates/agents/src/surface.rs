@@ -63,10 +63,10 @@ async fn serve_with<F>(
     F: Future<Output = Answer> + Send + 'static,
 {
     let answer = Arc::new(answer);
-    let places = Arc::new(Semaphore::new(CALLERS));
+    let permits = Arc::new(Semaphore::new(CALLERS));
     loop {
         // Never closed.
-        let Ok(place) = places.clone().acquire_owned().await else {
+        let Ok(permit) = permits.clone().acquire_owned().await else {
             return;
         };
         let Ok((stream, _)) = listener.accept().await else {
@@ -85,7 +85,7 @@ async fn serve_with<F>(
                     }
                 }
             }
-            drop(place);
+            drop(permit);
         });
     }
 }

@@ -34,7 +34,7 @@ pub enum Exit {
 }
 
 impl Exit {
-    /// Told by `--help`, so that nobody has to guess.
+    /// Shown by `--help`, so that nobody has to guess.
     pub const HELP: &str = "\
 Exit codes:
     0  done

@@ -221,7 +221,7 @@ impl Client {
         self.repeatable(Method::PUT, path, request).await
     }
 
-    /// A holder leaves in good order: everything it has is released. A process names its incarnation,
+    /// A holder leaves gracefully: everything it has is released. A process names its incarnation,
     /// so that it can never end the presence of its successor; without one, whoever is there leaves.
     pub async fn leave(
         &self,

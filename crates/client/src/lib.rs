@@ -36,7 +36,7 @@
 //! ```
 //!
 //! What the keeper promises: ownership is a comparison with a deadline that counts from before the
-//! request was sent (L10); a failed renewal is not a loss (L11), a definite answer is one at once
+//! request was sent (L10); a failed renewal is not a loss (L11), a definite answer is one immediately
 //! (L7, L13); a hung call delays neither the deadline nor the next attempt; and whatever is let go of,
 //! in whichever way, is given back.
 //!

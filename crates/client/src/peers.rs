@@ -21,9 +21,9 @@ const YES: &[u8] = b"yes\n";
 const NO: &[u8] = b"no\n";
 /// How long the authority may take to answer, and an asker to read: askers wait less than that.
 const LIMIT: Duration = Duration::from_secs(1);
-/// How many are answered at once; each is a call to the authority.
+/// How many are answered concurrently; each is a call to the authority.
 const ASKERS: usize = 64;
-/// How many others one holder may know: all are asked at once.
+/// How many others one holder may know: all are asked concurrently.
 const MAX_PEERS: usize = 256;
 
 /// The other holders that this one knows, by their addresses.
@@ -74,12 +74,12 @@ async fn ask(address: &str) -> bool {
     matches!(timeout(LIMIT, answer).await, Ok(Ok(true)))
 }
 
-/// Tells others whether the authority can be reached from here, until it is dropped.
+/// Answers others whether the authority can be reached from here, until it is dropped.
 pub async fn answer_peers(listener: TcpListener, authority: Arc<dyn Authority>) {
-    let places = Arc::new(Semaphore::new(ASKERS));
+    let permits = Arc::new(Semaphore::new(ASKERS));
     loop {
         // Never closed.
-        let Ok(place) = places.clone().acquire_owned().await else {
+        let Ok(permit) = permits.clone().acquire_owned().await else {
             return;
         };
         let Ok((mut stream, _)) = listener.accept().await else {
@@ -96,7 +96,7 @@ pub async fn answer_peers(listener: TcpListener, authority: Arc<dyn Authority>) 
             };
             // An asker that is gone needs no answer.
             let _ = timeout(LIMIT, stream.write_all(line)).await;
-            drop(place);
+            drop(permit);
         });
     }
 }

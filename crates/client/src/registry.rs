@@ -35,7 +35,7 @@ pub enum RunnerOrder {
     Uncordon,
     /// Hand everything over, in batches.
     Drain,
-    /// Give everything up at once.
+    /// Give everything up immediately.
     DrainHard,
 }
 

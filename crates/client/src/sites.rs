@@ -1,4 +1,4 @@
-//! Looking at how a site's cameras are split among its runners, and at everything at once.
+//! Looking at how a site's cameras are split among its runners, and at everything together.
 
 use leasehold_api::{
     Explanation, Plan,

@@ -89,7 +89,7 @@ fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Error> {
     Ok(certificates)
 }
 
-/// Accepts the given certificates and nothing else. Who has one must still prove, with the usual
+/// Accepts the given certificates and nothing else. Who has one must still prove, with the ordinary
 /// signatures, that it has its key.
 #[derive(Debug)]
 struct Pinned {

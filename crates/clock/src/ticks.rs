@@ -2,7 +2,7 @@
 
 use lease::{BootMillis, Clock};
 
-/// Ticks of one period: the first at once, the others at fixed distances from it. Work between two ticks that
+/// Ticks of one period: the first immediately, the others at fixed distances from it. Work between two ticks that
 /// takes long does not postpone the next one, and ticks that were missed are not made up for.
 #[derive(Debug)]
 pub struct Ticks {
@@ -42,7 +42,7 @@ mod tests {
         let clock = Manual::new(UnixMillis::new(0));
         let mut ticks = Ticks::every(10);
         let mut comes = || ticks.next(&clock).now_or_never().is_some();
-        assert!(comes(), "the first at once");
+        assert!(comes(), "the first immediately");
         assert!(!comes());
         clock.advance(10);
         assert!(comes());

@@ -54,7 +54,7 @@ pub enum OnOutage {
     /// Consistency first: go on for up to the grace, and the authority withholds the key until then.
     Hold(Grace),
     /// Availability first: go on for up to the grace, though the key is given away at expiry as
-    /// usual; only the newer token counts.
+    /// otherwise; only the newer token counts.
     Continue(Grace),
 }
 

@@ -97,7 +97,7 @@ impl Acquire {
         if keys.is_empty() || keys.len() > Self::MAX_KEYS {
             return Err(Invalid::new("keys", "1 to 256 keys"));
         }
-        // Quadratic, but bounded by MAX_KEYS and free of allocation for the usual single key.
+        // Quadratic, but bounded by MAX_KEYS and free of allocation for a single key, the fast path.
         for (index, key) in keys.iter().enumerate() {
             if keys[..index].contains(key) {
                 return Err(Invalid::new("keys", "each key only once"));

@@ -1,4 +1,4 @@
-//! Limits of the server: how much at once, how large, how long.
+//! Limits of the server: how much simultaneously, how large, how long.
 
 use std::time::Duration;
 

@@ -8,8 +8,8 @@ use leasehold_client::{Outcome, keeper};
 
 use super::{core::Core, state::Entry, sync};
 
-/// How many cameras are asked for at once.
-const AT_ONCE: usize = 8;
+/// How many cameras are asked for concurrently.
+const CONCURRENT: usize = 8;
 /// After so many intervals a camera that nobody took is taken by whoever has room.
 const PATIENCE: u64 = 2;
 
@@ -135,7 +135,7 @@ async fn take(core: &Arc<Core>, names: Vec<String>, pace: &mut Pace) {
 
 async fn acquire_all(core: &Arc<Core>, entries: Vec<Entry>) {
     stream::iter(entries)
-        .for_each_concurrent(AT_ONCE, |entry| async move {
+        .for_each_concurrent(CONCURRENT, |entry| async move {
             // The control plane may have gone away meanwhile.
             if takes(core) {
                 acquire(core, &entry).await;

@@ -33,7 +33,7 @@ const LOOK_AGAIN_MS: u64 = 250;
 /// How often a starting worker is looked at.
 const WORKER_LOOK_MS: u64 = 20;
 /// How many cameras are handed over at the same time, beside a drain, which has a setting.
-const AT_ONCE: usize = 8;
+const CONCURRENT: usize = 8;
 
 /// A camera that this manager expects from another.
 pub(super) struct Expected {
@@ -68,7 +68,7 @@ pub(super) fn begin(core: &Arc<Core>, it: &GiveUp, batch: usize) -> bool {
     let limit = if it.reason == "draining" {
         batch
     } else {
-        AT_ONCE
+        CONCURRENT
     };
     let camera = it.camera_uuid.clone();
     let mut state = core.state();

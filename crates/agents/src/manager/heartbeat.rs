@@ -1,5 +1,5 @@
 //! The runner's heartbeat: registers, renews, and learns what to take, what to give up and what changed.
-//! And the control plane's stream of changes, which makes the next heartbeat come at once.
+//! And the control plane's stream of changes, which makes the next heartbeat come immediately.
 
 use std::{
     collections::BTreeMap,
@@ -60,7 +60,7 @@ pub(super) async fn run(core: Arc<Core>) {
     }
 }
 
-/// True when this runner is registered now; the first heartbeat follows at once.
+/// True when this runner is registered now; the first heartbeat follows immediately.
 async fn register(core: &Core) -> bool {
     match core.plane.register(&core.registration()).await {
         Outcome::Yes(runner) => {

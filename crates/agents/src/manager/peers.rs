@@ -17,7 +17,7 @@ use super::link::Link;
 
 /// How long one of them may take.
 const LIMIT: Duration = Duration::from_secs(1);
-/// How many are asked: all at once.
+/// How many are asked: all of them concurrently.
 const MAX_PEERS: usize = 256;
 
 #[derive(Default)]

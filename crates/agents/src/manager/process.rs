@@ -213,7 +213,7 @@ impl Process {
             .env(variables::MANAGER_URL, &context.manager_url)
             .env(variables::FENCE_FILE, &fence_file)
             .env("LOG_LEVEL", &start.command.log_level)
-            // The manager's death frees its cameras at once (L15): no time for farewells.
+            // The manager's death frees its cameras immediately (L15): no time for farewells.
             .orphan_grace(Duration::ZERO)
             .deadline(ask_at, kill_at);
         if let Some(metrics) = context.worker_metrics_port(start.index) {
@@ -273,7 +273,7 @@ impl Process {
         self.running.iter().chain(pending)
     }
 
-    /// Tells the guardian until when the tree may run: the earliest deadline of all that it works on, and
+    /// Reports to the guardian until when the tree may run: the earliest deadline of all that it works on, and
     /// for a lease that is definitely gone only as long as dropping the camera may take.
     pub fn order_deadline(&mut self, now: BootMillis, timing: Timing) {
         let limit_ms = self.command.takeaway_limit_seconds.millis();
@@ -392,7 +392,7 @@ fn shard_config(
     }
 }
 
-/// The command with its places filled in, or with the usual arguments at its end.
+/// The command with its places filled in, or with the default arguments at its end.
 fn command_line(
     settings: &WorkerSettings,
     config: &Path,
@@ -429,14 +429,14 @@ fn command_line(
         }
         return words;
     }
-    let usual = [
+    let defaults = [
         ("--config", places[0].1),
         ("--runner-id", runner_id),
         ("--shard-id", shard_id),
         ("--manager-pid", places[3].1),
     ];
     words.extend(
-        usual
+        defaults
             .into_iter()
             .flat_map(|(name, text)| [name.to_owned(), text.to_owned()]),
     );

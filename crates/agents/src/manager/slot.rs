@@ -71,7 +71,7 @@ struct Slot {
     view: Arc<Mutex<View>>,
 }
 
-/// Starts a slot. It ends after it was told to stop, or with its last handle.
+/// Starts a slot. It ends after it was asked to stop, or with its last handle.
 pub(super) fn spawn(
     index: usize,
     context: Arc<Context>,

@@ -223,7 +223,7 @@ fn in_use(name: &HolderName) -> Error {
     ))
 }
 
-/// Shows that this worker is there, so that others can tell when it is not. `None` when another live
+/// Shows that this worker is there, so that others notice when it is not. `None` when another live
 /// worker has the name.
 async fn announce(
     keeper: &Keeper,

@@ -20,12 +20,12 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{WORKER_KIND, metrics::Metrics, records::Records};
 
-/// How many sessions are ended at once. Enough to let a store decide many in one step; beyond it the
+/// How many sessions are ended concurrently. Enough to let a store decide many in one step; beyond it the
 /// events wait, and a watch that waits too long turns into a sweep.
-const AT_ONCE: usize = 256;
+const CONCURRENT: usize = 256;
 
 /// How many sessions are forgotten in one step.
-const FORGET_AT_ONCE: usize = 100;
+const FORGET_BATCH: usize = 100;
 
 /// Settings of a reaper.
 #[derive(Clone, Debug)]
@@ -109,7 +109,7 @@ impl Task {
         loop {
             tokio::select! {
                 Some(()) = work.next(), if !work.is_empty() => {}
-                change = follower.next(), if work.len() < AT_ONCE => match change {
+                change = follower.next(), if work.len() < CONCURRENT => match change {
                     Ok(Change::Event(event)) => work.extend(self.see(&event)),
                     Ok(Change::Resync(_)) => self.sweep().await,
                     Ok(Change::Progress(_)) => {}
@@ -175,7 +175,7 @@ impl Task {
                     suspects.push((record.key, session));
                 }
             }
-            for batch in old.chunks(FORGET_AT_ONCE) {
+            for batch in old.chunks(FORGET_BATCH) {
                 self.forget(batch).await?;
             }
             old.clear();
@@ -197,7 +197,7 @@ impl Task {
         };
         let (workers, kept) = (&workers, &kept);
         stream::iter(suspects)
-            .for_each_concurrent(AT_ONCE, |(key, session)| async move {
+            .for_each_concurrent(CONCURRENT, |(key, session)| async move {
                 match session::unattended(&session, |it| workers.contains(it)) {
                     Some(Unattended::Left(worker)) => self.worker_lost(&key, worker).await,
                     Some(Unattended::Unclaimed) if !kept.contains(&key) => self.expire(&key).await,

@@ -1,4 +1,4 @@
-//! Starting again under the same name: what the previous incarnation held is free at once, and its
+//! Starting again under the same name: what the previous incarnation held is free immediately, and its
 //! sessions are over.
 
 use std::path::Path;

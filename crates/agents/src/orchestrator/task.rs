@@ -17,7 +17,7 @@ use super::{
     pipeline::{self, Failure, Job, Pipeline},
 };
 
-/// What a session's task is told from outside.
+/// What a session's task is notified of from outside.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Order {
     /// Go on.

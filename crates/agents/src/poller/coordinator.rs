@@ -27,7 +27,7 @@ use tokio_util::{
 };
 
 use super::{
-    InstanceId, LeaseInfo, LeaseState, Options, Target, Targets, Turn,
+    InstanceId, LeaseInfo, LeaseState, Options, PollPermit, Target, Targets,
     discovery::{fleet, limited},
     mirror::Mirror,
     plan::Holdings as _,
@@ -36,8 +36,8 @@ use super::{
     target,
 };
 
-/// How many leases are given back at once when stopping.
-const RELEASES_AT_ONCE: usize = 64;
+/// How many leases are given back concurrently when stopping.
+const CONCURRENT_RELEASES: usize = 64;
 /// How long a question about one target may take.
 const TARGET_LIMIT_MS: u64 = 5_000;
 
@@ -242,7 +242,7 @@ impl Coordinator {
                 shared.table.idle(target).await;
                 Ok(())
             };
-            // Past the limit the deadline of the poll's turn ends it; its result is fenced.
+            // Past the limit the deadline of the poll's permit ends it; its result is fenced.
             let _ = limited(&*shared.clock, shared.options.drain_ms, idle).await;
             let again = shared.clock.boot().plus(shared.options.discovery_ms);
             shared.mirror().leave_alone(target, again);
@@ -258,9 +258,9 @@ impl Coordinator {
     }
 
     /// Leave for one poll: the target is owned for certain, is not being handed over, and no other
-    /// poll of it runs here. Keep the turn until the poll and its effects are over.
-    pub fn turn(&self, target: &str) -> Option<Turn> {
-        self.shared.table.turn(target)
+    /// poll of it runs here. Keep the permit until the poll and its effects are over.
+    pub fn permit(&self, target: &str) -> Option<PollPermit> {
+        self.shared.table.permit(target)
     }
 
     /// What this instance owns now.
@@ -554,7 +554,7 @@ impl Shared {
             .partition(|target| self.table.is_running(target));
         let idle = stream::iter(idle)
             .map(|target| async move { self.give_back(&target, "stopping").await })
-            .buffer_unordered(RELEASES_AT_ONCE)
+            .buffer_unordered(CONCURRENT_RELEASES)
             .collect::<Vec<_>>();
         let running = running.into_iter().map(|target| async move {
             self.table.idle(&target).await;
@@ -609,7 +609,7 @@ impl Shared {
     }
 }
 
-/// Watches one ownership until it is over, and tells the log and the table what happens to it.
+/// Watches one ownership until it is over, and reports to the log and the table what happens to it.
 async fn follow(
     shared: Arc<Shared>,
     target: String,
@@ -676,7 +676,7 @@ impl Shared {
         });
     }
 
-    /// Tells the log about renewals, at the pace of discovery.
+    /// Logs renewals, at the pace of discovery.
     pub fn log_renewals(&self) {
         if !tracing::enabled!(tracing::Level::DEBUG) {
             return;

@@ -18,7 +18,7 @@ use super::{
 /// How many tokens are checked in one call.
 const CHECKS: usize = 1_000;
 /// How many foreign programs' leases are looked at simultaneously.
-const LOOKS_AT_ONCE: usize = 32;
+const CONCURRENT_LOOKS: usize = 32;
 
 /// All live leases of a kind.
 pub(super) async fn leases(authority: &dyn Authority, kind: &str) -> Result<Vec<Lease>, Error> {
@@ -117,13 +117,13 @@ pub(super) async fn look_at_foreign(shared: &Shared, targets: Vec<String>) -> Re
         Ok::<(), Error>(())
     });
     looks
-        .buffer_unordered(LOOKS_AT_ONCE)
+        .buffer_unordered(CONCURRENT_LOOKS)
         .try_collect::<Vec<()>>()
         .await?;
     Ok(())
 }
 
-/// Leases that are gone although no event said so: their tokens tell whether they ended, or whether
+/// Leases that are gone although no event said so: their tokens show whether they ended, or whether
 /// the store lost its data. In the second case a holder may still believe in its lease, for at most
 /// its ttl, and nobody else may begin before that.
 async fn explain(shared: &Shared, gone: &[(String, Seen)]) -> Result<(), Error> {
@@ -141,7 +141,7 @@ async fn explain(shared: &Shared, gone: &[(String, Seen)]) -> Result<(), Error> 
     let now = shared.clock.boot();
     let mut mirror = shared.mirror();
     for ((target, seen, _), verdict) in ours.into_iter().zip(verdicts) {
-        // An event may have told of a newer lease meanwhile.
+        // An event may have reported a newer lease meanwhile.
         if mirror
             .lease(target)
             .is_none_or(|now| now.token != seen.token)

@@ -9,7 +9,7 @@ use super::{coordinator::Shared, discovery::limited};
 
 /// How long one call may take.
 const CALL_MS: u64 = 1_000;
-/// How soon a step is repeated when no event tells how it goes: ever more rarely, so that a store that has much
+/// How soon a step is repeated when no event shows how it goes: ever more rarely, so that a store that has much
 /// to do does not get more because of it.
 const LOOK_AGAIN_MS: (u64, u64) = (200, 2_000);
 
@@ -192,7 +192,7 @@ pub(super) async fn take(shared: &Arc<Shared>, target: &str) {
             Ok(HandoffState::Void | HandoffState::Lost(_)) => return,
             Ok(HandoffState::Open(_)) | Err(_) => {}
         }
-        // The reconciler asks as soon as an event tells of the commit.
+        // The reconciler asks as soon as an event reports the commit.
         if shared.table.is_owned(target) {
             return;
         }

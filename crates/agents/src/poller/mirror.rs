@@ -225,7 +225,7 @@ impl Mirror {
         for lease in leases {
             let target = lease.key.id();
             let newer = self.leases.get(target).is_some_and(|seen| {
-                // An event told of a newer lease while the list was read.
+                // An event reported a newer lease while the list was read.
                 lease.token != Token::ZERO && seen.token > lease.token
             });
             if !newer && !self.is_done_with(target, lease.token) {

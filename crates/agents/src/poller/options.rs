@@ -14,13 +14,13 @@ pub struct Options {
     /// How often presence is renewed: at most a third of its ttl.
     pub presence_ms: u64,
     /// How often targets, nodes and leases are read in full. Changes that the store announces are
-    /// acted on at once; this finds those that it does not.
+    /// acted on immediately; this finds those that it does not.
     pub discovery_ms: u64,
     /// How long a free target is left to the instance that should have it, before anybody takes it.
     pub preference_wait_ms: u64,
     /// How long the set of nodes and targets must stand still before targets are handed over.
     pub settle_ms: u64,
-    /// How many targets are handed over at once.
+    /// How many targets are handed over concurrently.
     pub moves_at_once: usize,
     /// How long a successor has to answer an offer, and to confirm after the commit.
     pub answer_ms: u64,

@@ -263,7 +263,7 @@ impl Planner {
         }
     }
 
-    /// Paused and deleted targets are given back at once; what another should have is handed over.
+    /// Paused and deleted targets are given back immediately; what another should have is handed over.
     fn look_at_own(
         &mut self,
         target: &str,
@@ -415,7 +415,7 @@ impl Planner {
     }
 
     /// Until when a fleet that starts together gathers, if it still does. Only at the start of this very
-    /// instance: later, what comes free is taken at once whoever joins.
+    /// instance: later, what comes free is taken immediately whoever joins.
     fn gathers_until(
         &mut self,
         now: BootMillis,

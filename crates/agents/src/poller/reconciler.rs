@@ -21,15 +21,15 @@ use super::{
 /// Events that wait for the loop. When there are more the stream is held up, and a store that cannot
 /// wait sends a snapshot, which means: read everything again.
 const FEED: usize = 1_024;
-/// How many acquires are under way at once.
-const ACQUIRES_AT_ONCE: usize = 32;
+/// How many acquires are under way concurrently.
+const CONCURRENT_ACQUIRES: usize = 32;
 /// How long reading everything may take.
 const DISCOVERY_LIMIT_MS: u64 = 10_000;
 /// The shortest time between two full reads.
 const DISCOVERY_PAUSE_MS: u64 = 50;
 /// Pauses after a failure grow from the first to the second.
 const RETRY_MS: (u64, u64) = (100, 2_000);
-/// Changed targets that are read one by one; with more at once everything is read.
+/// Changed targets that are read one by one; with more than these everything is read.
 const TARGETS_ONE_BY_ONE: usize = 16;
 /// How many discoveries read only what foreign programs write, until one reads all leases again.
 const FLEET_ONLY: u64 = 6;
@@ -124,7 +124,7 @@ struct Reconciler {
 impl Reconciler {
     fn new(shared: Arc<Shared>) -> Self {
         // One message per task, and tasks are bounded; a full channel only makes one of them wait.
-        let (done, finished) = mpsc::channel(ACQUIRES_AT_ONCE);
+        let (done, finished) = mpsc::channel(CONCURRENT_ACQUIRES);
         let now = shared.clock.boot();
         Self {
             planner: Planner::new(shared.me()),
@@ -345,7 +345,7 @@ impl Reconciler {
             let mut mirror = shared.mirror();
             let room = Room {
                 asked: &self.asked,
-                acquires: ACQUIRES_AT_ONCE.saturating_sub(self.asked.len()),
+                acquires: CONCURRENT_ACQUIRES.saturating_sub(self.asked.len()),
                 moving: self.giving,
             };
             let options = &shared.options;
@@ -367,7 +367,7 @@ impl Reconciler {
         for (target, reason) in plan.release {
             let shared = shared.clone();
             self.shared.tasks.spawn(async move {
-                // What is running ends by itself before its deadline; the lease goes at once.
+                // What is running ends by itself before its deadline; the lease goes immediately.
                 let _ = shared.give_back(&target, reason).await;
             });
         }

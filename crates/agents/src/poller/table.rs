@@ -201,9 +201,9 @@ impl Table {
         }
     }
 
-    /// Leave to poll now: the target is owned for certain, nothing drains, and no other poll of it
+    /// A permit to poll now: the target is owned for certain, nothing drains, and no other poll of it
     /// runs.
-    pub fn turn(self: &Arc<Self>, target: &str) -> Option<Turn> {
+    pub fn permit(self: &Arc<Self>, target: &str) -> Option<PollPermit> {
         let mut inner = self.lock();
         if inner.stopping || inner.running.contains(target) {
             return None;
@@ -214,7 +214,7 @@ impl Table {
         if owned.draining || !certain || owned.guard.standing() != Standing::Owned {
             return None;
         }
-        let turn = Turn {
+        let permit = PollPermit {
             token: owned.guard.token(),
             deadline: owned.guard.deadline(),
             target: target.to_owned(),
@@ -222,14 +222,14 @@ impl Table {
             table: self.clone(),
         };
         inner.running.insert(target.to_owned());
-        Some(turn)
+        Some(permit)
     }
 }
 
-/// Leave for one poll. While it exists the target is not handed over; it must be dropped before its
+/// A permit for one poll. While it exists the target is not handed over; it must be dropped before its
 /// deadline.
-#[must_use = "a poll runs while its turn exists"]
-pub struct Turn {
+#[must_use = "a poll runs while its permit exists"]
+pub struct PollPermit {
     token: Token,
     deadline: BootMillis,
     target: String,
@@ -237,7 +237,7 @@ pub struct Turn {
     table: Arc<Table>,
 }
 
-impl Turn {
+impl PollPermit {
     /// The fencing token: goes along with the poll and with its result.
     pub fn token(&self) -> Token {
         self.token
@@ -293,7 +293,7 @@ impl Holdings for Table {
     }
 }
 
-impl Drop for Turn {
+impl Drop for PollPermit {
     fn drop(&mut self) {
         self.table.lock().running.remove(&self.target);
         self.table.ends.send_modify(|count| *count += 1);

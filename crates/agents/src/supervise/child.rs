@@ -195,7 +195,7 @@ impl Child {
         self.order(Order::Signal(signal))
     }
 
-    /// Asks the whole tree to end, and kills it after `grace`; with no grace it is killed at once.
+    /// Asks the whole tree to end, and kills it after `grace`; with no grace it is killed immediately.
     pub fn stop(&self, grace: Duration) -> Result<(), Error> {
         let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
         self.order(Order::Stop { grace_ms })

@@ -18,7 +18,7 @@ const NOT_FOUND: u8 = 127;
 /// As a shell: it was found and could not be run.
 const NOT_RUN: u8 = 126;
 
-/// What the guardian tells the launcher.
+/// What the guardian reports to the launcher.
 pub(super) struct Settings<'a> {
     pub(super) cgroup: Option<&'a Path>,
     /// Whether the program gets the terminal.
@@ -71,7 +71,7 @@ pub(super) fn main(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
 
 fn prepare(guardian: &OsString, foreground: bool, cgroup: &OsString) -> std::io::Result<()> {
     nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
-    // The guardian may have died before the kernel was told to watch it.
+    // The guardian may have died before the kernel was asked to watch it.
     if *guardian != *parent_id().to_string() {
         return Err(std::io::Error::other("the guardian is gone"));
     }

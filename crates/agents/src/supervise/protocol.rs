@@ -1,5 +1,5 @@
 //! What supervisor and guardian say to each other: one line of words each, so that it can be read
-//! with `strace`, and no message is larger than what a pipe writes at once.
+//! with `strace`, and no message is larger than what a pipe writes in one piece.
 
 use super::{Cause, End, Exit};
 
@@ -16,7 +16,7 @@ pub(super) enum Order {
     },
     /// Pass this signal on to the program's process group.
     Signal(i32),
-    /// Ask the tree to end now, and kill it after so many milliseconds (0: at once).
+    /// Ask the tree to end now, and kill it after so many milliseconds (0: immediately).
     Stop {
         /// How long it may take.
         grace_ms: u64,

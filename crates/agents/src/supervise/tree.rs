@@ -19,7 +19,7 @@ pub fn kill_descendants() -> usize {
     signal_descendants(Signal::SIGKILL)
 }
 
-/// Sends a signal to everything below this process that still runs, and tells to how many.
+/// Sends a signal to everything below this process that still runs, and returns to how many.
 pub(super) fn signal_descendants(signal: Signal) -> usize {
     let living = descendants(std::process::id());
     for pid in &living {

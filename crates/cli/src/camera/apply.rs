@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// How many cameras are looked at or changed simultaneously.
-const AT_ONCE: usize = 8;
+const CONCURRENT: usize = 8;
 /// More than ten thousand cameras with their zones.
 const MAX_BYTES: u64 = 64 * 1024 * 1024;
 
@@ -202,7 +202,7 @@ async fn compare(client: &Client, wanted: &[Wanted]) -> Result<Vec<Step>, Failur
                 Err(error) => Err(error),
             }
         })
-        .buffered(AT_ONCE)
+        .buffered(CONCURRENT)
         .collect()
         .await;
     let mut steps = Vec::with_capacity(wanted.len());
@@ -335,7 +335,7 @@ async fn carry_out(client: &Client, wanted: &[Wanted], steps: &[Step]) -> usize 
             };
             (it, result)
         })
-        .buffer_unordered(AT_ONCE);
+        .buffer_unordered(CONCURRENT);
     while let Some((it, result)) = results.next().await {
         done += 1;
         if let Err(error) = result {

@@ -80,7 +80,7 @@ impl Finding {
     }
 }
 
-/// Looks, and tells.
+/// Looks, and reports.
 pub async fn run(arguments: &Arguments, config: Config) -> Outcome {
     let mut findings = local::look(&config);
     findings.extend(files::look(&config));

@@ -33,7 +33,7 @@ pub struct Arguments {
     format: Format,
 }
 
-/// Reads the key's events and tells its owners.
+/// Reads the key's events and shows its owners.
 pub async fn run(arguments: Arguments, authority: &dyn Authority) -> Outcome {
     let mut events: Vec<Event> = Vec::new();
     let query = EventQuery {
@@ -64,7 +64,7 @@ pub async fn run(arguments: Arguments, authority: &dyn Authority) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reads a range of the history, page after page. Tells whether its beginning is gone.
+/// Reads a range of the history, page after page. Returns whether its beginning is gone.
 pub async fn read(
     authority: &dyn Authority,
     mut query: EventQuery,

@@ -11,12 +11,12 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 use super::{Plan, Signals, signals};
 use crate::exit::{Exit, Failure, Outcome};
 
-/// How long a guardian may take to report the end of a tree that it was told to kill.
+/// How long a guardian may take to report the end of a tree that it was asked to kill.
 const REPORT_LIMIT: Duration = Duration::from_secs(5);
 /// Passes over what a lost guardian left behind; each finds what was forked during the last.
 const KILL_PASSES: usize = 200;
 
-/// How long a job may take to stop after it was told to. One that has not stopped by then has no shell that
+/// How long a job may take to stop after it was asked to. One that has not stopped by then has no shell that
 /// could continue it.
 const SUSPEND_LIMIT: Duration = Duration::from_millis(500);
 /// How long a program has after its terminal hung up, and again after SIGTERM.

@@ -31,8 +31,8 @@ use crate::{
     keeper::{LossNotice, Losses},
 };
 
-/// How many leases of a plain server are renewed at once.
-const PLAIN_AT_ONCE: usize = 16;
+/// How many leases of a plain server are renewed concurrently.
+const CONCURRENT_PLAIN: usize = 16;
 /// How many losses may wait for a keeper that is slow to listen; beyond that it looks for itself.
 const LOSSES: usize = 1_024;
 
@@ -478,7 +478,7 @@ impl RunnerClient {
             })
         });
         let renewed: Vec<_> = stream::iter(renewals)
-            .buffer_unordered(PLAIN_AT_ONCE)
+            .buffer_unordered(CONCURRENT_PLAIN)
             .filter_map(|one| async move { one })
             .collect()
             .await;

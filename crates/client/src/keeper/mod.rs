@@ -1,5 +1,5 @@
 //! The holder's side of leases, over any [`Authority`]: renews everything a holder has in one call,
-//! keeps its own deadlines, and tells when something is lost and why.
+//! keeps its own deadlines, and reports when something is lost and why.
 
 mod acquire;
 mod guard;
@@ -60,7 +60,7 @@ pub struct Options {
     /// By how many hundredths of its interval a renewal is made early, at random, so that a fleet
     /// that started together does not renew together.
     pub jitter_percent: u64,
-    /// Whether the authority's stream of changes is watched, so that a revocation is known at once
+    /// Whether the authority's stream of changes is watched, so that a revocation is known immediately
     /// instead of at the next renewal (L17). It carries only what happens to this holder.
     pub watch: bool,
     /// Whether a keeper over a [`crate::Remote`] opens the holder's stream: what the holder does then takes
@@ -107,7 +107,7 @@ impl fmt::Debug for Options {
     }
 }
 
-/// What is told about losses from outside the renewals.
+/// What is reported about losses from outside the renewals.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LossNotice {
     /// A lease is gone.
@@ -119,7 +119,7 @@ pub enum LossNotice {
         /// Why it is gone.
         loss: lease::Loss,
     },
-    /// Something may have been missed: everything is renewed at once to find out.
+    /// Something may have been missed: everything is renewed immediately to find out.
     Missed,
 }
 
@@ -311,7 +311,7 @@ impl Keeper {
         self.alive.core.registry().held().count()
     }
 
-    /// Stops: every lease is over at once, everything is given back, and the answer is awaited, for
+    /// Stops: every lease is over immediately, everything is given back, and the answer is awaited, for
     /// at most [`Options::stop_limit_ms`]. An error means that some leases are left to their ttl.
     pub async fn stop(self) -> Result<(), lease::Error> {
         let core = &self.alive.core;

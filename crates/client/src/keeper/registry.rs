@@ -1,4 +1,4 @@
-//! Which keys a keeper has, is asking for, or is giving back. One key is in one place at a time, so
+//! Which keys a keeper has, is asking for, or is giving back. One key is in one stage at a time, so
 //! that a late release can never end a lease that was granted after it.
 
 use std::{collections::HashMap, sync::Arc};
@@ -39,7 +39,7 @@ pub(super) enum Busy {
 
 #[derive(Default)]
 pub(super) struct Registry {
-    places: HashMap<Key, Stage>,
+    stages: HashMap<Key, Stage>,
     releases: Vec<Release>,
     pub stopping: bool,
 }
@@ -51,7 +51,7 @@ impl Registry {
             return Err(Busy::Stopping);
         }
         for key in keys {
-            let token = match self.places.get(key) {
+            let token = match self.stages.get(key) {
                 None => continue,
                 Some(Stage::Releasing) => return Err(Busy::Releasing),
                 Some(Stage::Asked) => Token::ZERO,
@@ -60,7 +60,7 @@ impl Registry {
             return Err(Busy::Here(self.here(key, token, holder)));
         }
         for key in keys {
-            self.places.insert(key.clone(), Stage::Asked);
+            self.stages.insert(key.clone(), Stage::Asked);
         }
         Ok(())
     }
@@ -84,22 +84,22 @@ impl Registry {
     /// The acquire for these keys is over; what it did not get is free again.
     pub fn asked(&mut self, keys: &[Key]) {
         for key in keys {
-            if matches!(self.places.get(key), Some(Stage::Asked)) {
-                self.places.remove(key);
+            if matches!(self.stages.get(key), Some(Stage::Asked)) {
+                self.stages.remove(key);
             }
         }
     }
 
     /// An older holding of the key, under another token, is over: this grant says so.
     pub fn hold(&mut self, key: Key, holding: Arc<Holding>) {
-        if let Some(Stage::Held(older)) = self.places.insert(key, Stage::Held(holding)) {
+        if let Some(Stage::Held(older)) = self.stages.insert(key, Stage::Held(holding)) {
             older.end(Loss::Stolen);
         }
     }
 
     /// All that is held, in no order.
     pub fn held(&self) -> impl Iterator<Item = &Arc<Holding>> {
-        self.places.values().filter_map(|place| match place {
+        self.stages.values().filter_map(|stage| match stage {
             Stage::Held(holding) => Some(holding),
             Stage::Asked | Stage::Releasing => None,
         })
@@ -107,7 +107,7 @@ impl Registry {
 
     /// The holding of a key, if it is held under this token.
     pub fn find(&self, key: &Key, token: Token) -> Option<&Arc<Holding>> {
-        match self.places.get(key) {
+        match self.stages.get(key) {
             Some(Stage::Held(holding)) if holding.token() == token => Some(holding),
             _ => None,
         }
@@ -115,16 +115,16 @@ impl Registry {
 
     /// Whether anything is known about the key.
     pub fn is_busy(&self, key: &Key) -> bool {
-        self.places.contains_key(key)
+        self.stages.contains_key(key)
     }
 
     /// Forgets a holding that is over. A newer one of the same key stays.
     pub fn forget(&mut self, holding: &Arc<Holding>) {
         let key = holding.reference().key;
-        if let Some(Stage::Held(held)) = self.places.get(&key)
+        if let Some(Stage::Held(held)) = self.stages.get(&key)
             && Arc::ptr_eq(held, holding)
         {
-            self.places.remove(&key);
+            self.stages.remove(&key);
         }
     }
 
@@ -145,7 +145,7 @@ impl Registry {
         if !maybe_live || self.is_busy(&lease.key) {
             return false;
         }
-        self.places.insert(lease.key.clone(), Stage::Releasing);
+        self.stages.insert(lease.key.clone(), Stage::Releasing);
         self.releases.push(Release {
             worth_ms: lease.ttl.millis() + lease.on_outage.withheld_millis(),
             lease: LeaseRef::from(&lease),
@@ -156,10 +156,10 @@ impl Registry {
 
     /// Queues the release of a lease that never became a holding.
     pub fn give_back_orphan(&mut self, lease: &lease::Lease) {
-        if self.is_busy(&lease.key) && !matches!(self.places.get(&lease.key), Some(Stage::Asked)) {
+        if self.is_busy(&lease.key) && !matches!(self.stages.get(&lease.key), Some(Stage::Asked)) {
             return;
         }
-        self.places.insert(lease.key.clone(), Stage::Releasing);
+        self.stages.insert(lease.key.clone(), Stage::Releasing);
         self.releases.push(Release {
             worth_ms: lease.ttl.millis() + lease.on_outage.withheld_millis(),
             lease: LeaseRef::from(lease),
@@ -172,14 +172,14 @@ impl Registry {
     }
 
     pub fn released(&mut self, key: &Key) {
-        if matches!(self.places.get(key), Some(Stage::Releasing)) {
-            self.places.remove(key);
+        if matches!(self.stages.get(key), Some(Stage::Releasing)) {
+            self.stages.remove(key);
         }
     }
 
     pub fn is_releasing(&self) -> bool {
-        self.places
+        self.stages
             .values()
-            .any(|place| matches!(place, Stage::Releasing))
+            .any(|stage| matches!(stage, Stage::Releasing))
     }
 }

@@ -10,13 +10,13 @@ use leasehold_clock::Backoff;
 
 use crate::wait::limited;
 
-/// How many releases are under way at once.
-const AT_ONCE: usize = 32;
+/// How many releases are under way concurrently.
+const CONCURRENT: usize = 32;
 
 pub(super) async fn run(core: Arc<Core>) {
     let mut under_way = JoinSet::new();
     loop {
-        while under_way.len() < AT_ONCE
+        while under_way.len() < CONCURRENT
             && let Some(release) = next(&core)
         {
             under_way.spawn(give_back(core.clone(), release));

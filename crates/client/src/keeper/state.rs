@@ -9,7 +9,7 @@ use lease::{
 };
 use tokio::sync::watch;
 
-/// What a watcher of a lease is told. For decisions use [`super::Guard::is_owned`], which compares
+/// What a watcher of a lease is notified of. For decisions use [`super::Guard::is_owned`], which compares
 /// with the clock: a watched value is always a moment old.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum State {
@@ -154,7 +154,7 @@ impl Holding {
         first
     }
 
-    /// A definite end (L13): at once, whatever the policy. The first reason stays.
+    /// A definite end (L13): immediately, whatever the policy. The first reason stays.
     pub fn end(&self, lost: Loss) {
         let mut inner = self.lock();
         inner.tenure.end();
@@ -274,7 +274,7 @@ impl Inner {
     }
 }
 
-/// The margin that was asked for, as far as the ttl allows it, or the usual one.
+/// The margin that was asked for, as far as the ttl allows it, or the default one.
 fn margin(ttl: Ttl, asked_ms: Option<u64>) -> Margin {
     asked_ms
         .and_then(|millis| Margin::new(millis.min(ttl.millis() / 2), ttl).ok())

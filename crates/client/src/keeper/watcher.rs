@@ -1,4 +1,4 @@
-//! Learns of losses at once, from the authority's stream of changes or from another source (L17).
+//! Learns of losses immediately, from the authority's stream of changes or from another source (L17).
 //! Everything it brings would also come with the next renewal.
 
 use std::{sync::Arc, time::Duration};

@@ -35,7 +35,7 @@ const SILENCE_LIMIT: Duration = Duration::from_secs(45);
 /// The pauses before a connection is tried again. The first is short: a server takes a holder that
 /// stays away for dead (L15).
 const RETRY_MS: (u64, u64) = (40, 10_000);
-/// Tells the streams of this process apart.
+/// Distinguishes the streams of this process.
 static LINES: AtomicU64 = AtomicU64::new(0);
 /// How long a goodbye may take.
 const GOODBYE_LIMIT: Duration = Duration::from_secs(1);
@@ -145,7 +145,7 @@ async fn converse(parts: &mut Parts, socket: Socket) -> bool {
             received = tokio::time::timeout(SILENCE_LIMIT, messages.next()) => {
                 let Ok(Some(Ok(message))) = received else {
                     // Neither silence nor a message that cannot be read is a death, and the server
-                    // shall not take it as one. On a connection that is gone this fails at once.
+                    // shall not take it as one. On a connection that is gone this fails immediately.
                     goodbye(parts, &mut sink, &mut messages).await;
                     return welcome.is_some();
                 };

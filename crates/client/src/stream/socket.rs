@@ -31,7 +31,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
 pub(super) type Socket = WebSocketStream<Box<dyn Duplex>>;
 
-/// `line` tells this stream from the others of the process.
+/// `line` distinguishes this stream from the others of the process.
 pub(super) async fn open(
     client: &Client,
     holder: &Holder,

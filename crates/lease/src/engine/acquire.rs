@@ -408,7 +408,7 @@ impl Engine {
     }
 
     /// Takes a waiter out of every queue. A key that nobody has and nobody waits for any more is
-    /// forgotten in its turn, also when it was never granted.
+    /// forgotten like any other, also when it was never granted.
     pub(super) fn leave(&mut self, ticket: Ticket) -> Option<Waiter> {
         let waiter = self.waiters.leave(&mut self.slots, ticket)?;
         for &slot in &waiter.slots {

@@ -115,7 +115,7 @@ impl Default for Options {
 /// still being expired, and no request waits for all of them.
 const EXPIRIES_PER_TICK: usize = 1_000;
 /// How many of those that lapsed are put into order at the same time.
-const LAPSED_AT_ONCE: usize = 10_000;
+const LAPSED_PER_TICK: usize = 10_000;
 
 struct Idle {
     slot: SlotIndex,
@@ -260,7 +260,7 @@ impl Engine {
     /// store can keep.
     fn line_up_lapsed(&mut self) {
         let mut lapsed = Vec::new();
-        while lapsed.len() < LAPSED_AT_ONCE
+        while lapsed.len() < LAPSED_PER_TICK
             && let Some(slot) = self.timers.pop_lapsed(&self.slots, self.now)
         {
             lapsed.push(slot);

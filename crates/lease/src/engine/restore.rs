@@ -27,7 +27,7 @@ pub struct StoredSlot {
 /// How the authority went down, which says how much its leases have left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Resume {
-    /// In good order at this time, with every renewal written down: leases get the time they had left.
+    /// Gracefully at this time, with every renewal written down: leases get the time they had left.
     AfterStop(UnixMillis),
     /// The last renewals are not known: leases get their full ttl.
     AfterCrash,

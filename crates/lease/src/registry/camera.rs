@@ -252,10 +252,11 @@ impl Camera {
         if let Some(map) = value.as_object_mut() {
             map.remove("zones");
             map.remove("status");
-            let usual = serde_json::to_value(MotionGating::default()).unwrap_or_default();
+            let defaults = serde_json::to_value(MotionGating::default()).unwrap_or_default();
             if let Some(Value::Object(gating)) = map.get_mut("motion_gating") {
                 gating.retain(|name, value| {
-                    MotionGating::ALWAYS.contains(&name.as_str()) || usual[name.as_str()] != *value
+                    MotionGating::ALWAYS.contains(&name.as_str())
+                        || defaults[name.as_str()] != *value
                 });
             }
         }

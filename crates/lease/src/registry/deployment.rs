@@ -72,7 +72,7 @@ pub struct Deployment {
     pub from_version: String,
     /// The version that is deployed.
     pub to_version: String,
-    /// How many cameras are shifted at once.
+    /// How many cameras are shifted together.
     pub step: u32,
     /// How long shifted cameras may take until they are working.
     pub health_timeout_ms: u64,

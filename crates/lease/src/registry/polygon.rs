@@ -37,7 +37,7 @@ impl Polygon {
                     } else {
                         (a, b, c)
                     };
-                    if turn(one, shared, other) == 0.0 && dot(shared, one, other) > 0.0 {
+                    if orientation(one, shared, other) == 0.0 && dot(shared, one, other) > 0.0 {
                         return false;
                     }
                 } else if cross(a, b, c, d) {
@@ -65,7 +65,7 @@ impl Polygon {
     }
 }
 
-fn turn(a: [f64; 2], b: [f64; 2], c: [f64; 2]) -> f64 {
+fn orientation(a: [f64; 2], b: [f64; 2], c: [f64; 2]) -> f64 {
     (b[0] - a[0]) * (c[1] - a[1]) - (b[1] - a[1]) * (c[0] - a[0])
 }
 
@@ -76,11 +76,11 @@ fn dot(from: [f64; 2], a: [f64; 2], b: [f64; 2]) -> f64 {
 /// Whether two edges touch or cross.
 fn cross(a: [f64; 2], b: [f64; 2], c: [f64; 2], d: [f64; 2]) -> bool {
     let on = |p: [f64; 2], q: [f64; 2], r: [f64; 2]| {
-        turn(p, q, r) == 0.0
+        orientation(p, q, r) == 0.0
             && (p[0].min(q[0])..=p[0].max(q[0])).contains(&r[0])
             && (p[1].min(q[1])..=p[1].max(q[1])).contains(&r[1])
     };
-    let sides = |p, q, r, s| turn(p, q, r) * turn(p, q, s) < 0.0;
+    let sides = |p, q, r, s| orientation(p, q, r) * orientation(p, q, s) < 0.0;
     (sides(a, b, c, d) && sides(c, d, a, b))
         || on(a, b, c)
         || on(a, b, d)

@@ -44,7 +44,7 @@ impl Failures {
         if self.rate.len() > ADDRESSES {
             self.rate.retain_recent();
         }
-        let Ok(_place) = self.delayed.try_acquire() else {
+        let Ok(_permit) = self.delayed.try_acquire() else {
             return Reject::new(Code::RateLimited, "too many wrong credentials")
                 .retry_after(RETRY_SOON);
         };

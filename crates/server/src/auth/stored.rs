@@ -20,7 +20,7 @@ use super::{
 /// How many credentials a store may have, those that were revoked included.
 const MAX_CREDENTIALS: usize = 10_000;
 /// How many records are removed in one step to make room.
-const REMOVED_AT_ONCE: usize = 100;
+const MAX_REMOVED: usize = 100;
 
 /// A credential's record.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -288,7 +288,7 @@ impl CredentialStore {
             value: Some(text(login)?),
             note: None,
         }];
-        writes.extend(removed.into_iter().take(REMOVED_AT_ONCE).map(removal));
+        writes.extend(removed.into_iter().take(MAX_REMOVED).map(removal));
         self.write(writes).await
     }
 
@@ -306,7 +306,7 @@ impl CredentialStore {
             .iter()
             .filter(|it| it.shown(now).state != "active")
             .filter_map(|it| credential_key(&it.id).ok())
-            .take(REMOVED_AT_ONCE)
+            .take(MAX_REMOVED)
             .map(removal)
             .collect();
         if removed.is_empty() {

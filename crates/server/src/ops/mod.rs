@@ -30,7 +30,7 @@ use crate::{
 };
 
 /// How many keys are looked at simultaneously when a tenant's caller checks tokens.
-const CHECKS_AT_ONCE: usize = 16;
+const CONCURRENT_CHECKS: usize = 16;
 
 /// How many seals one answer has at most: some forty kilobytes each.
 const MAX_SEALS: usize = 100;
@@ -233,7 +233,7 @@ pub(crate) async fn check(
                 .into_iter()
                 .map(|(key, _)| app.authority().lease(key)),
         )
-        .buffered(CHECKS_AT_ONCE)
+        .buffered(CONCURRENT_CHECKS)
         .collect::<Vec<_>>()
         .await;
         for (verdict, lease) in verdicts.iter_mut().zip(leases) {

@@ -68,7 +68,7 @@ struct Watcher<S> {
     live: Events,
     /// What the watcher knows already.
     seen: Revision,
-    /// Where it could resume, as far as it was told.
+    /// Where it could resume, as far as it was notified.
     reported: Revision,
     begin_again: bool,
 }

@@ -1,4 +1,4 @@
-//! What a move tells: how far it is, and what it did.
+//! What a move reports: how far it is, and what it did.
 
 use serde::Serialize;
 

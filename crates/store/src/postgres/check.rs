@@ -12,7 +12,7 @@ use super::{
 /// The oldest version that has what the schema uses.
 const OLDEST_VERSION: i32 = 130_000;
 
-/// How often two connections are made to change places; a pooling proxy gives itself away at once.
+/// How often two connections are made to change places; a pooling proxy gives itself away immediately.
 const PROBES: usize = 3;
 
 /// Refuses what is unsafe and not accepted by the operator. Returns the accepted dangers that are there.

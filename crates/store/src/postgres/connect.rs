@@ -144,7 +144,7 @@ impl Database {
     }
 }
 
-/// How often a statement that lost a conflict is sent again before the caller is told.
+/// How often a statement that lost a conflict is sent again before the caller is answered.
 const MAX_CONFLICTS: usize = 3;
 
 async fn run(

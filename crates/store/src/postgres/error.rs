@@ -34,7 +34,7 @@ pub(super) fn changing(error: &tokio_postgres::Error) -> Error {
 }
 
 /// Whether the server chose this statement as the victim of a conflict: it did nothing, and may be
-/// sent again at once.
+/// sent again immediately.
 pub(super) fn is_conflict(error: &tokio_postgres::Error) -> bool {
     matches!(
         error.code(),

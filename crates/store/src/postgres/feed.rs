@@ -17,7 +17,7 @@ use crate::live::Live;
 const ROOM: usize = 8192;
 /// How many renewals may wait for the reader of the history.
 const RENEWALS: usize = 4096;
-/// How many events are read at once.
+/// How many events are read in one query.
 const PAGE: usize = 500;
 /// How often the history is looked at when nobody reports that it grew.
 const POLL: Duration = Duration::from_secs(1);

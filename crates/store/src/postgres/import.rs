@@ -30,7 +30,7 @@ const CLOSED: [&str; 12] = [
     "lease_seals",
 ];
 
-/// What a server that is cut off is told. The code is one that passes: nothing happened.
+/// What a server that is cut off gets. The code is one that passes: nothing happened.
 const REFUSE: &str = "
 CREATE TABLE IF NOT EXISTS leasehold_maintenance (
     one boolean PRIMARY KEY DEFAULT true CHECK (one),

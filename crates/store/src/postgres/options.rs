@@ -92,7 +92,7 @@ pub enum UrlError {
 impl FromStr for Options {
     type Err = UrlError;
 
-    /// `postgres://user:password@host:port/database`, with the usual parameters of the server's own
+    /// `postgres://user:password@host:port/database`, with the parameters of the server's own
     /// tools and these: `schema`, `leasehold_allow`, `leasehold_connections`, `sslrootcert`.
     ///
     /// TLS is used when `sslmode` is `require` or stricter, and then the certificate is verified.

@@ -78,7 +78,7 @@ impl Reader {
         Ok(found.filter(|lease| lease.status == Status::Active))
     }
 
-    /// One that lapsed and waits for its expiry is told as expired: nobody has it any more.
+    /// One that lapsed and waits for its expiry is reported as expired: nobody has it any more.
     pub async fn lease_by_id(&self, id: LeaseId) -> Result<Option<Lease>, Error> {
         self.one("lease_id = $1", &id.0).await
     }
@@ -86,7 +86,7 @@ impl Reader {
     /// One lease, expired if it has lapsed.
     ///
     /// What looks lapsed may have been renewed in time by somebody whose commit is still on its way to
-    /// the disk: told as lost now, it would be live again afterwards (L7). Whoever renews has the row
+    /// the disk: reported as lost now, it would be live again afterwards (L7). Whoever renews has the row
     /// locked, so asking for the lock waits for that.
     async fn one(
         &self,

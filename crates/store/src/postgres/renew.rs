@@ -1,5 +1,4 @@
-//! Keeping many leases with one statement (L9). It takes no lock that a decision could wait for in
-//! turn: what somebody else has locked, and what is lost, is decided one by one afterwards.
+//! Keeping many leases with one statement (L9). It takes no lock that a decision could wait for: what somebody else has locked, and what is lost, is decided one by one afterwards.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -177,7 +176,7 @@ impl Renewer {
         Ok(renewed)
     }
 
-    /// Tells watchers here about renewals, which came after the revision in `row`.
+    /// Notifies watchers here of renewals, which came after the revision in `row`.
     fn publish_renewals<'a>(
         &self,
         kept: impl IntoIterator<Item = &'a Lease>,

@@ -127,7 +127,7 @@ impl Reader {
     }
 }
 
-/// Bytes that are no digest were put there by somebody else; the check of the chain tells so.
+/// Bytes that are no digest were put there by somebody else; the check of the chain reports it.
 fn digest(row: &Row, column: usize) -> Result<Digest, Error> {
     let bytes = row::get::<&[u8]>(row, column)?;
     Ok(bytes.try_into().map_or(Digest::ZERO, Digest::new))

@@ -48,7 +48,7 @@ impl Task {
         Self::Command(Command::Release(lease))
     }
 
-    /// How many keys it is about, as far as one can tell.
+    /// How many keys it is about, as far as is known.
     pub fn keys(&self) -> usize {
         /// How much it changes is not known, so it goes alone.
         const MANY: usize = usize::MAX / 2;

@@ -99,7 +99,7 @@ impl Waits {
             .collect()
     }
 
-    /// Tells callers whose time is long over that the database cannot be asked.
+    /// Answers callers whose time is long over that the database cannot be asked.
     pub fn expire(&mut self) {
         let now = Instant::now();
         let over: Vec<u64> = self
@@ -141,7 +141,7 @@ impl Waits {
         self.doubt = false;
         for ticket in there {
             self.waiting.entry(ticket).or_insert_with(|| {
-                // Its caller was told that nobody knows; now nobody waits for it.
+                // Its caller was answered that nobody knows; now nobody waits for it.
                 let (reply, _) = tokio::sync::oneshot::channel();
                 let deadline = Instant::now();
                 Wait { reply, deadline }

@@ -87,7 +87,7 @@ struct Item {
     reply: Reply,
 }
 
-/// What the writer is told besides commands.
+/// What the writer is notified of besides commands.
 #[derive(Clone, Default)]
 pub(super) struct Signals {
     /// A caller stopped waiting.
@@ -113,7 +113,7 @@ pub(super) struct Writer {
     limit: Duration,
 }
 
-/// Tells the writer when a caller goes away.
+/// Notifies the writer when a caller goes away.
 struct Caller {
     answer: Option<oneshot::Receiver<Result<Decided, Error>>>,
     may_wait: bool,

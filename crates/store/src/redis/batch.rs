@@ -19,7 +19,7 @@ use super::{
     wire,
 };
 
-/// How many scripts are on their way at once: one is decided while the other's answers are read.
+/// How many scripts are on their way concurrently: one is decided while the other's answers are read.
 const ON_THE_WAY: usize = 2;
 /// How many commands one script decides at most, and how many keys they may name together (a single
 /// command may name more): longer ones would keep others waiting.
@@ -83,7 +83,7 @@ impl Batches {
         Ok(free)
     }
 
-    /// Redis does not answer: whoever waits to be sent is told so now, instead of waiting as long
+    /// Redis does not answer: whoever waits to be sent is answered now, instead of waiting as long
     /// again.
     fn give_up(&self) {
         let queued = std::mem::take(&mut self.lock().queue);

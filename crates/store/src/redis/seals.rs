@@ -119,7 +119,7 @@ impl Inner {
 }
 
 /// Reads an entry of the stream of seals. Bytes that are no digest were put there by somebody else; the
-/// check of the chain tells so.
+/// check of the chain reports it.
 fn seal(value: &Value) -> Result<Seal, Error> {
     let [id, fields] = wire::items(value) else {
         return Err(wire::broken("a seal"));

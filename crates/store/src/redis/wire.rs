@@ -300,7 +300,7 @@ pub(super) enum Decision {
 
 /// Reads a decision.
 pub(super) fn decision(value: &Value) -> Result<Decision, Error> {
-    // One new lease, the usual grant, goes without a frame.
+    // One new lease, the fast path, goes without a frame.
     if let Value::BulkString(_) = value {
         return Ok(Decision::Now(Acquired::Granted {
             leases: vec![lease(value, Status::Active)?],

@@ -105,7 +105,7 @@ impl Slot {
             },
             Swap::Publishing if green.publish => self.finish_swap(),
             Swap::Publishing if !green.takes_changes => {
-                // It cannot be told to publish: it is started again in the usual way.
+                // It cannot be asked to publish: it is started again as any other.
                 end(green, Ending::Replaced, Duration::ZERO);
             }
             Swap::Publishing => {

@@ -84,7 +84,7 @@ fn segment(number: u64) -> String {
     format!("seg{number:05}.m4s")
 }
 
-/// Every clip starts its timestamps anew, which players are told by a discontinuity.
+/// Every clip starts its timestamps anew, which a discontinuity announces to players.
 fn text(first: u64, last: u64) -> String {
     let mut text = format!(
         "#EXTM3U\n#EXT-X-VERSION:7\n#EXT-X-TARGETDURATION:2\n#EXT-X-MEDIA-SEQUENCE:{first}\n\

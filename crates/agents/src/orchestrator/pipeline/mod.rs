@@ -96,7 +96,7 @@ impl Pipeline {
                 let child = command
                     .env("LEASEHOLD_FENCE", job.token.to_string())
                     .deadline(BootMillis::new(ask_at), job.deadline)
-                    // A worker that starts again frees the tuner at once: nothing may be left on it.
+                    // A worker that starts again frees the tuner immediately: nothing may be left on it.
                     .orphan_grace(Duration::ZERO)
                     .spawn(launcher)
                     .map_err(|error| Failure::Start(error.to_string()))?;

@@ -1,5 +1,5 @@
-//! What an instance tells about itself over HTTP: its figures, and the fleet as it sees it. It only
-//! tells; nothing can be changed here.
+//! What an instance reports about itself over HTTP: its figures, and the fleet as it sees it. It only
+//! reports; nothing can be changed here.
 
 use std::{io, net::SocketAddr, sync::Arc};
 

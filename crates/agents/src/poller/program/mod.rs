@@ -101,7 +101,7 @@ pub async fn run(
         denied = program.coordinator.denied() => refused = Some(denied),
         () = stop => {}
     }
-    // The coordinator waits for running polls, since each holds its turn until its result is out, and
+    // The coordinator waits for running polls, since each holds its permit until its result is out, and
     // breaks off what takes too long.
     workers.tasks.detach_all();
     if let Err(error) = program.coordinator.stop().await {

@@ -36,7 +36,7 @@ impl Pace {
         self.failures
     }
 
-    /// Notes how a request went. True when a probe succeeded: the real poll follows at once.
+    /// Notes how a request went. True when a probe succeeded: the real poll follows immediately.
     pub fn note(&mut self, success: bool) -> bool {
         let recovered = success && self.probes();
         self.failures = if success {
@@ -90,7 +90,7 @@ mod tests {
             pace.note(false);
         }
         assert!(pace.pause() <= Duration::from_secs(132));
-        assert!(pace.note(true), "the real poll follows at once");
+        assert!(pace.note(true), "the real poll follows immediately");
         assert!(!pace.probes());
         assert!(!pace.note(true));
     }

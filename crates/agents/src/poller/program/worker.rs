@@ -14,7 +14,7 @@ use super::{
     sink::Delivery,
     template,
 };
-use crate::poller::{Target, Turn};
+use crate::poller::{PollPermit, Target};
 
 /// How soon a poll is tried again that could not start: ownership was uncertain, or just changing.
 const NOT_NOW: Duration = Duration::from_millis(50);
@@ -47,17 +47,17 @@ pub(super) async fn poll_while_owned(program: &Program, id: &str) {
                 continue;
             }
         };
-        // First a free place, then the turn: time spent in the queue must not be the lease's.
+        // First a free slot, then the permit: time spent in the queue must not be the lease's.
         let Ok(_slot) = program.slots.acquire().await else {
             return;
         };
-        let Some(turn) = program.coordinator.turn(id) else {
+        let Some(permit) = program.coordinator.permit(id) else {
             pause = Some(NOT_NOW);
             continue;
         };
         let probe = pace.probes();
         let recovered = program
-            .poll(&turn, &uri, probe, &mut validators, &mut pace)
+            .poll(&permit, &uri, probe, &mut validators, &mut pace)
             .await;
         pause = Some(if recovered {
             Duration::ZERO
@@ -71,7 +71,7 @@ impl Program {
     /// One poll and its result. Returns whether a probe found the target well again.
     async fn poll(
         &self,
-        turn: &Turn,
+        permit: &PollPermit,
         uri: &Uri,
         probe: bool,
         validators: &mut Validators,
@@ -82,18 +82,18 @@ impl Program {
         let poll = Poll {
             uri,
             headers: &self.headers,
-            target: turn.target(),
-            token: turn.token(),
+            target: permit.target(),
+            token: permit.token(),
             probe,
             max_body_bytes: self.settings.max_body_bytes,
         };
-        let limit = self.timeout().min(turn.left().mul_f64(POLL_SHARE));
+        let limit = self.timeout().min(permit.left().mul_f64(POLL_SHARE));
         let mut broken_off = false;
         let outcome = tokio::select! {
             outcome = tokio::time::timeout(limit, poll.send(&self.client, validators)) => {
                 outcome.unwrap_or_else(|_| Err(format!("no answer within {} ms", limit.as_millis())))
             }
-            () = turn.lost() => {
+            () = permit.lost() => {
                 broken_off = true;
                 Err("broken off: the lease is over, or this instance stops".to_owned())
             }
@@ -105,14 +105,14 @@ impl Program {
         });
         let recovered = pace.note(success);
         self.metrics.polled(
-            turn.target(),
+            permit.target(),
             word(&outcome, success),
             Duration::from_millis(duration_ms),
             pace.failures(),
             at.get(),
         );
         if let Err(error) = &outcome {
-            let (target, token) = (turn.target(), turn.token());
+            let (target, token) = (permit.target(), permit.token());
             // Neither the end of a lease nor the next failure of a series is news.
             if broken_off || pace.failures() > 1 {
                 tracing::debug!(target, event = "poll_failed", reason = error, %token, probe, "poll failed");
@@ -123,46 +123,46 @@ impl Program {
         if !probe {
             let instance = self.coordinator.instance_id().as_str();
             let report = Report::new(
-                turn.target(),
-                turn.token(),
+                permit.target(),
+                permit.token(),
                 instance,
                 at,
                 duration_ms,
                 &outcome,
             );
-            self.deliver(turn, &report).await;
+            self.deliver(permit, &report).await;
         }
         recovered
     }
 
     /// Gives a result to every sink, unless the ownership it was made under is over.
-    async fn deliver(&self, turn: &Turn, report: &Report) {
-        if !turn.is_current() {
+    async fn deliver(&self, permit: &PollPermit, report: &Report) {
+        if !permit.is_current() {
             self.metrics.delivered("all", "stale");
-            tracing::info!(target = turn.target(), event = "result_dropped", reason = "its lease is over", token = %turn.token(), "result dropped");
+            tracing::info!(target = permit.target(), event = "result_dropped", reason = "its lease is over", token = %permit.token(), "result dropped");
             return;
         }
         let deliveries = self.sinks.iter().map(|sink| async move {
-            let limit = turn.left();
+            let limit = permit.left();
             let delivered = async {
                 tokio::select! {
                     delivered = tokio::time::timeout(limit, sink.deliver(report, limit)) => delivered,
                     // Over before its time, or this instance stops.
-                    () = turn.lost() => Ok(Ok(Delivery::Late)),
+                    () = permit.lost() => Ok(Ok(Delivery::Late)),
                 }
             };
             let outcome = match delivered.await {
                 Ok(Ok(Delivery::Accepted)) => "accepted",
                 Ok(Ok(Delivery::Stale)) => {
-                    tracing::warn!(target = turn.target(), event = "result_dropped", reason = "a newer token is known", sink = sink.name(), token = %turn.token(), "result dropped");
+                    tracing::warn!(target = permit.target(), event = "result_dropped", reason = "a newer token is known", sink = sink.name(), token = %permit.token(), "result dropped");
                     "stale"
                 }
                 Ok(Err(error)) => {
-                    tracing::warn!(target = turn.target(), sink = sink.name(), %error, "a result was not delivered");
+                    tracing::warn!(target = permit.target(), sink = sink.name(), %error, "a result was not delivered");
                     "failed"
                 }
                 Ok(Ok(Delivery::Late)) | Err(_) => {
-                    tracing::warn!(target = turn.target(), sink = sink.name(), "a result was not delivered before the deadline");
+                    tracing::warn!(target = permit.target(), sink = sink.name(), "a result was not delivered before the deadline");
                     "late"
                 }
             };

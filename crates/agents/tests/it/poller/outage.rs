@@ -19,7 +19,7 @@ async fn while_redis_is_away_ownership_is_uncertain_until_the_deadline_and_then_
     until_loads(&fleet, &[2]).await;
     let only = &fleet[0];
     let token = only.lease_info("session-1").token;
-    let turn = only.turn("session-1").expect("owned for certain");
+    let permit = only.permit("session-1").expect("owned for certain");
     redis.pause();
     wait::until(PATIENCE, "a renewal failed", async || {
         only.lease_info("session-1").state == LeaseState::Uncertain
@@ -33,21 +33,21 @@ async fn while_redis_is_away_ownership_is_uncertain_until_the_deadline_and_then_
     assert_eq!(info.token, token);
     assert!(only.is_owned("session-1"), "valid until its deadline (L11)");
     assert!(
-        turn.is_current(),
+        permit.is_current(),
         "what runs may finish before the deadline"
     );
-    assert!(only.turn("session-2").is_none(), "but nothing new begins");
+    assert!(only.permit("session-2").is_none(), "but nothing new begins");
     let asked = only.try_acquire("another").await;
     assert!(
         matches!(asked, Err(Error::Store(_))),
         "the store cannot say: {asked:?}"
     );
-    tokio::time::timeout(PATIENCE, turn.lost())
+    tokio::time::timeout(PATIENCE, permit.lost())
         .await
         .expect("over at the deadline");
-    assert!(!turn.is_current() && !only.is_owned("session-1"));
+    assert!(!permit.is_current() && !only.is_owned("session-1"));
     assert_eq!(only.owned(), Vec::<String>::new());
-    drop(turn);
+    drop(permit);
     redis.resume();
     until_loads(&fleet, &[2]).await;
     assert!(only.lease_info("session-1").token > token, "a new grant");

@@ -13,13 +13,13 @@ async fn one_instance_owns_everything(kind: Kind) {
     until_loads(&fleet, &[12]).await;
     let only = &fleet[0];
     assert_eq!(only.live_nodes(), [only.instance_id().to_string()]);
-    let turn = only.turn("session-1").expect("owned for certain");
-    assert!(turn.is_current() && turn.left().as_millis() > 0);
-    assert!(only.turn("session-1").is_none(), "one poll at a time");
-    drop(turn);
-    assert!(only.turn("session-1").is_some());
+    let permit = only.permit("session-1").expect("owned for certain");
+    assert!(permit.is_current() && permit.left().as_millis() > 0);
+    assert!(only.permit("session-1").is_none(), "one poll at a time");
+    drop(permit);
+    assert!(only.permit("session-1").is_some());
     only.stop().await.unwrap();
-    assert!(only.turn("session-2").is_none(), "stopped");
+    assert!(only.permit("session-2").is_none(), "stopped");
 }
 
 async fn five_start_at_once_on_ten_targets(kind: Kind) {
@@ -135,7 +135,9 @@ async fn what_was_paused_is_not_picked_up_by_those_who_have_not_looked(kind: Kin
     let until = tokio::time::sleep(std::time::Duration::from_millis(1_500));
     tokio::pin!(until);
     loop {
-        assert_eq!(other.owned().len(), 3, "picked up: {:?}", other.owned());
+        // On a busy machine it may lose one of its own for a moment: that is not what this is about.
+        let picked_up = other.owned().into_iter().find(|it| owned.contains(it));
+        assert_eq!(picked_up, None);
         tokio::select! {
             () = &mut until => break,
             () = tokio::time::sleep(std::time::Duration::from_millis(5)) => {}

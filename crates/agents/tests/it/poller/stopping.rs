@@ -16,7 +16,7 @@ async fn stop_releases_each_target_after_its_own_poll_and_presence_last(kind: Ki
     let watchdog = Watchdog::over(&fleet);
     let (leaver, rest) = (&fleet[0], &fleet[1..]);
     let polled = leaver.owned().remove(0);
-    let turn = leaver.turn(&polled).expect("owned");
+    let permit = leaver.permit(&polled).expect("owned");
     let stop = tokio::spawn({
         let leaver = leaver.clone();
         async move { leaver.stop().await }
@@ -29,8 +29,8 @@ async fn stop_releases_each_target_after_its_own_poll_and_presence_last(kind: Ki
     .await;
     assert!(!stop.is_finished());
     assert!(!has(&polled), "released while it was polled");
-    assert!(turn.is_current());
-    drop(turn);
+    assert!(permit.is_current());
+    drop(permit);
     #[expect(clippy::disallowed_methods, reason = "a test measures real time")]
     let from = Instant::now();
     stop.await.unwrap().unwrap();
@@ -94,8 +94,8 @@ async fn a_stop_keeps_to_its_budget_while_redis_is_away_and_while_a_poll_does_no
     let fleet = [backend.start(options.clone()).await];
     until_loads(&fleet, &[4]).await;
     // A poll that ends only when it is broken off.
-    let turn = fleet[0].turn("session-1").expect("owned");
-    let poll = tokio::spawn(async move { turn.lost().await });
+    let permit = fleet[0].permit("session-1").expect("owned");
+    let poll = tokio::spawn(async move { permit.lost().await });
     let (stopped, took) = timed(fleet[0].stop()).await;
     assert_eq!(stopped, Ok(()));
     assert!(took < budget, "{took:?}");

@@ -112,7 +112,7 @@ async fn intent(
     Ok((StatusCode::ACCEPTED, Json(answer)).into_response())
 }
 
-/// Everything that is wrong with a request, at once.
+/// Everything that is wrong with a request, together.
 fn check(request: IntentRequest, caller: &Caller, shared: &Shared) -> Result<Intent, Reject> {
     let mut check = Check::new();
     let correlation_id = match request.correlation_id {

@@ -87,7 +87,7 @@ BEGIN
                 r -> 'on_outage', withheld, (r ->> 'release_on_death')::boolean, n, n + ttl, 'active',
                 r -> 'labels', n + ttl + withheld
             FROM free
-        ), told AS (
+        ), logged AS (
             INSERT INTO lease_events (revision, lease_id, event_type, at_ms, key, token, runner_id,
                 incarnation, expires_ms, labels)
             SELECT rev, {LEASE_ID},
@@ -121,7 +121,7 @@ BEGIN
             SELECT key, token, lease_id, 'released', n FROM gone
             ON CONFLICT (key) DO UPDATE SET token = excluded.token, lease_id = excluded.lease_id,
                 loss = excluded.loss, why = NULL, ended_ms = excluded.ended_ms
-        ), told AS (
+        ), logged AS (
             INSERT INTO lease_events (revision, lease_id, event_type, at_ms, key, token, runner_id,
                 incarnation, expires_ms, labels)
             SELECT after.revision + row_number() OVER (), lease_id, 'lease_released', n, key, token,

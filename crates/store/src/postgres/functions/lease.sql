@@ -129,7 +129,7 @@ BEGIN
     RETURN l;
 END $$;
 
--- Why a holder is told that it lost: the reason as the kernel writes it.
+-- Why a holder lost its lease: the reason as the kernel writes it.
 CREATE FUNCTION lh_loss_json(loss text, why text) RETURNS json LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
     IF loss = 'revoked' THEN

@@ -2,7 +2,7 @@
 
 -- The live lease that belongs to this holder under this token. Otherwise a row without an id, whose
 -- `loss` and `why` say why it is lost. A lapsed lease is expired on the spot, so that what the holder
--- is told is what everyone sees.
+-- is reported is what everyone sees.
 CREATE FUNCTION lh_owned(k text, held_token bigint, holder jsonb, n bigint) RETURNS leases
 LANGUAGE plpgsql AS $$
 DECLARE

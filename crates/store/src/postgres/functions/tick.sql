@@ -19,7 +19,7 @@ BEGIN
     UPDATE leases kept SET timer_ms = kept.expires_ms + kept.withheld_ms
     FROM later WHERE kept.lease_id = later.lease_id;
     IF current_setting('leasehold.waiters') = '0' THEN
-        -- Nobody to serve in between: all at once.
+        -- Nobody to serve in between: all in one statement.
         WITH due AS MATERIALIZED (
             SELECT lease_id FROM leases
             WHERE ended_ms IS NULL AND timer_ms <= n AND expires_ms + withheld_ms <= n
@@ -32,7 +32,7 @@ BEGIN
             SELECT key, token, lease_id, 'expired', n FROM ended
             ON CONFLICT (key) DO UPDATE SET token = excluded.token, lease_id = excluded.lease_id,
                 loss = excluded.loss, why = NULL, ended_ms = excluded.ended_ms
-        ), told AS (
+        ), logged AS (
             INSERT INTO lease_events (revision, lease_id, event_type, at_ms, key, token, runner_id,
                 incarnation, expires_ms, labels)
             SELECT rev + row_number() OVER (ORDER BY expires_ms + withheld_ms, key), lease_id, 'lease_expired', n,

@@ -21,7 +21,7 @@ END $$;
 
 -- The key is free: the first waiter that can have all it wants gets it. One that could not be served
 -- yet is passed over, and so is one whose replica has not shown itself for {STALE_MS} ms. One whose time
--- is over waits until it is told so: it was first.
+-- is over waits until it is answered: it was first.
 CREATE FUNCTION lh_serve(k text, n bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     w lease_waiters;

@@ -20,7 +20,7 @@ local function acquire(command)
   flush()
   for _, key in ipairs(request.keys) do
     call('ZADD', QUEUE .. key, ticket, command.name)
-    -- Nobody tells us when another program lets go: look again soon.
+    -- Nobody notifies us when another program lets go: look again soon.
     if load(key).foreign then call('ZADD', EXPIRY, now + FOREIGN_LOOK, key) end
   end
   return {'W', request.wait}

@@ -29,7 +29,7 @@ for _, write in ipairs(writes) do
     local event = write.put == '1' and 'record_put' or 'record_removed'
     append(key, 'event', event, 'at', now, 'key', key, 'detail', write.words,
       'cause', write.cause)
-    tell(event, {key = key}, write.words, write.cause)
+    announce(event, {key = key}, write.words, write.cause)
     if kind == 'target' then
       if write.put == '1' then
         call('SET', TARGET .. id, write.value)

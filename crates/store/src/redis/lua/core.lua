@@ -228,7 +228,7 @@ local function watched()
   return audience
 end
 
-local function tell(event, slot, detail, cause)
+local function announce(event, slot, detail, cause)
   if watched() then
     news[#news + 1] = {text(revision), text(now), event, slot.key, slot.id or '', slot.name or '',
       slot.incarnation or '', text(slot.token or 0), text(slot.expires or 0), slot.labels or '',
@@ -255,7 +255,7 @@ local function emit(event, slot, detail, terms, cause)
     'holder', slot.name, 'incarnation', slot.incarnation, 'token', slot.token,
     'expires', slot.expires, 'labels', slot.labels, 'detail', detail or '', 'terms', terms or '',
     unpack(cause and {'cause', cause} or {}))
-  tell(event, slot, detail, cause)
+  announce(event, slot, detail, cause)
 end
 
 -- Ends the lease in `slot`. The token stays behind.
@@ -306,11 +306,11 @@ local function extend(slot, ttl, stats)
   if RENEWALS == 'kept' then
     emit('lease_renewed', slot)
   elseif RENEWALS == 'live' then
-    tell('lease_renewed', slot)
+    announce('lease_renewed', slot)
   end
 end
 
--- The end of every command: what changed is written, and listeners are told.
+-- The end of every command: what changed is written, and listeners are notified.
 local function done(reply)
   flush()
   if queues_changed then

@@ -175,7 +175,7 @@ local function plain_text(value)
   return value or ''
 end
 
--- The answer of a wait: kept until its replica has it, and sent to it at once.
+-- The answer of a wait: kept until its replica has it, and sent to it immediately.
 local function answer_wait(name, waiter, answer)
   local encoded = cjson.encode({name, plain_text(answer)})
   call('HSET', ANSWERS .. waiter.replica, name, encoded)
@@ -192,7 +192,7 @@ end
 
 -- The key is free: the first waiter that can have all it wants gets it. One that could not be
 -- served yet is passed over, since holding a part of its keys for it would block others. One whose
--- time is over waits until it is told so: it was first.
+-- time is over waits until it is answered: it was first.
 local function serve(slot)
   if waiting == 0 then return end
   for _, name in ipairs(call('ZRANGE', QUEUE .. slot.key, 0, -1)) do

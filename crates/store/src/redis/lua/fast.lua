@@ -89,7 +89,7 @@ do
     local labels = ARGV[p + AT_LABELS]
     local packed, there, last = values[n * 3 - 2], values[n * 3 - 1], tonumber(values[n * 3]) or 0
     if packed and sub(packed, 1, 1) == '\31' then
-      -- Live: held, or it is not as usual.
+      -- Live: held, or not for the fast path.
       local token, holder, process, rest = match(packed, OWNER)
       local expires, _, _, withheld, its_grace, _, _, _, its_labels = match(packed, TERMS, rest)
       local left = expires - now

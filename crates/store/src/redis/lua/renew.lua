@@ -15,7 +15,7 @@ else
   end
 end
 
--- The usual renewal changes two numbers: nothing else is read or written. Whatever is not as usual is
+-- The fast path of a renewal changes two numbers: nothing else is read or written. Whatever else comes is
 -- left to the kernel's way below.
 local answers, expiries = {}, {}
 local at = text(now)
@@ -49,7 +49,7 @@ local function keep_fast(from, to)
     asked[n + 1] = names(keys[place])
   end
   local values = call('MGET', unpack(asked))
-  local told = RENEWALS == 'live' and watched()
+  local live = RENEWALS == 'live' and watched()
   for place = from, to do
     local n = (place - from) * 2 + 1
     local packed, there, key = values[n], values[n + 1], keys[place]
@@ -61,9 +61,9 @@ local function keep_fast(from, to)
       kept[#kept + 1] = asked[n]
       kept[#kept + 1] = packed
       answers[place] = which == 'all' and key .. '\31' .. packed or packed
-      if told then
+      if live then
         local facts = unpack_facts(packed)
-        tell('lease_renewed', {key = key, id = facts.id, name = name, incarnation = incarnation,
+        announce('lease_renewed', {key = key, id = facts.id, name = name, incarnation = incarnation,
           token = tonumber(token), expires = tonumber(facts.expires), labels = facts.labels})
       end
     end

@@ -1,4 +1,4 @@
--- Takes a lease away (L17). The grant's event tells the key when the caller does not know it.
+-- Takes a lease away (L17). The grant's event names the key when the caller does not know it.
 local id, granted, reason, key = arg(), arg(), arg(), arg()
 if key == '' then
   local entry = call('XRANGE', EVENTS, granted, granted)[1]

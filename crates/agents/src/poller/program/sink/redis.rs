@@ -5,7 +5,7 @@ use tokio::sync::OnceCell;
 
 use super::{super::report::Report, Delivery};
 
-/// Entries that a stream keeps unless it is told otherwise.
+/// Entries that a stream keeps unless configured otherwise.
 const STREAM_LENGTH: usize = 10_000;
 
 /// Compares with the newest token that was granted (`poll:fence:`, when the leases live in this
