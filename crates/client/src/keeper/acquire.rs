@@ -5,7 +5,7 @@ use std::sync::Arc;
 use lease::{Acquire, Acquired, BootMillis, Invalid, Key, Lease, Renew, Renewal, Renewals, Want};
 use tokio::sync::oneshot;
 
-use super::{Alive, Core, Error, Guard, Holding, registry::Busy};
+use super::{Alive, Core, Error, Guard, Holding, Keeper, registry::Busy};
 use leasehold_clock::Backoff;
 
 use crate::wait::limited;
@@ -13,29 +13,37 @@ use crate::wait::limited;
 /// How often a grant that came after a wait is confirmed before it is given back.
 const CONFIRM_ATTEMPTS: u32 = 3;
 
-pub(super) async fn acquire(alive: Arc<Alive>, mut request: Acquire) -> Result<Vec<Guard>, Error> {
-    request.validate().map_err(lease::Error::from)?;
-    if request.holder != alive.core.holder {
-        let wrong = Invalid::new("holder", "the holder that the keeper was started for");
-        return Err(lease::Error::from(wrong).into());
+impl Keeper {
+    /// Asks for keys; one guard per lease, in the order of the answer.
+    ///
+    /// A key that this very keeper has already is refused like one that somebody else has: two
+    /// tasks of one process exclude each other too. Dropping the future ends a wait, and gives back
+    /// what may have been granted in that moment.
+    pub async fn acquire(&self, mut request: Acquire) -> Result<Vec<Guard>, Error> {
+        let alive = self.alive.clone();
+        request.validate().map_err(lease::Error::from)?;
+        if request.holder != alive.core.holder {
+            let wrong = Invalid::new("holder", "the holder that the keeper was started for");
+            return Err(lease::Error::from(wrong).into());
+        }
+        if matches!(request.want, Want::Any(_)) && request.labels.request().is_none() {
+            // So that an answer that was lost can be asked for again (L5).
+            let id = crate::new_incarnation();
+            request.labels = request
+                .labels
+                .with_request(id.as_str())
+                .map_err(lease::Error::from)?;
+        }
+        let asking = Asking::begin(&alive.core, &request).await?;
+        let (answer, guards) = oneshot::channel();
+        // A task of its own: whoever goes away in the middle of the request does not leave a lease
+        // behind that nobody knows of.
+        let core = alive.core.clone();
+        let runtime = core.runtime.clone();
+        core.tasks
+            .spawn_on(ask(alive, request, asking, answer), &runtime);
+        guards.await.unwrap_or(Err(Error::Stopped))
     }
-    if matches!(request.want, Want::Any(_)) && request.labels.request().is_none() {
-        // So that an answer that was lost can be asked for again (L5).
-        let id = crate::new_incarnation();
-        request.labels = request
-            .labels
-            .with_request(id.as_str())
-            .map_err(lease::Error::from)?;
-    }
-    let asking = Asking::begin(&alive.core, &request).await?;
-    let (answer, guards) = oneshot::channel();
-    // A task of its own: whoever goes away in the middle of the request does not leave a lease
-    // behind that nobody knows of.
-    let core = alive.core.clone();
-    let runtime = core.runtime.clone();
-    core.tasks
-        .spawn_on(ask(alive, request, asking, answer), &runtime);
-    guards.await.unwrap_or(Err(Error::Stopped))
 }
 
 /// The keys that one acquire is after are marked as asked for while this exists.

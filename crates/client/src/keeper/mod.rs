@@ -271,15 +271,6 @@ impl Keeper {
         Acquire::one(key, self.holder().clone(), ttl)
     }
 
-    /// Asks for keys; one guard per lease, in the order of the answer.
-    ///
-    /// A key that this very keeper has already is refused like one that somebody else has: two
-    /// tasks of one process exclude each other too. Dropping the future ends a wait, and gives back
-    /// what may have been granted in that moment.
-    pub async fn acquire(&self, request: Acquire) -> Result<Vec<Guard>, Error> {
-        acquire::acquire(self.alive.clone(), request).await
-    }
-
     /// A request for a pool that was not answered is not repeated any more: gives back what it may have been
     /// granted, found by the request's id. Nobody has to wait for it.
     pub fn abandon(&self, request: Acquire) {

@@ -114,9 +114,6 @@ pub(crate) async fn guard_keys(
     caller: &Caller,
     keys: &[Key],
 ) -> Result<(), Reject> {
-    if caller.tenant.is_none() {
-        return Ok(());
-    }
     for key in keys {
         let foreign = match key.kind() {
             CAMERA => {

@@ -107,7 +107,10 @@ impl Inner {
                 }
             }
             // The same renewal twice is one renewal.
-            let reply = self.run(&self.scripts.renew, &call, Repeat::Safe).await?;
+            let reply = self
+                .link
+                .run(&self.scripts.renew, &call, Repeat::Safe)
+                .await?;
             let outcomes = wire::items(&reply);
             if outcomes.len() != chunk.len() {
                 return Err(wire::broken("an answer"));
@@ -129,7 +132,10 @@ impl Inner {
     async fn renew_all(&self, whose: &Holder) -> Result<Vec<Renewed>, Error> {
         let mut call = self.call();
         holder(&mut call, whose).arg("all");
-        let reply = self.run(&self.scripts.renew, &call, Repeat::Safe).await?;
+        let reply = self
+            .link
+            .run(&self.scripts.renew, &call, Repeat::Safe)
+            .await?;
         wire::items(&reply)
             .iter()
             .map(|item| match wire::items(item) {
@@ -160,7 +166,10 @@ impl Inner {
                 .arg(format!("{}-0", granted_at(request.id)))
                 .arg(&*request.reason)
                 .arg(key.as_ref().map(Key::as_str).unwrap_or_default());
-            let reply = self.run(&self.scripts.revoke, &call, Repeat::Never).await?;
+            let reply = self
+                .link
+                .run(&self.scripts.revoke, &call, Repeat::Never)
+                .await?;
             match wire::items(&reply) {
                 [_, lease] => return wire::lease(lease, Status::Revoked).map(Some),
                 [tag] if wire::text(tag) == "?" && key.is_none() => {
@@ -185,7 +194,10 @@ impl Inner {
         let mut call = self.call();
         call.arg(how);
         holder(&mut call, departure.holder()).arg(cause);
-        let reply = self.run(&self.scripts.depart, &call, Repeat::Never).await?;
+        let reply = self
+            .link
+            .run(&self.scripts.depart, &call, Repeat::Never)
+            .await?;
         wire::leases(&reply, Status::Released)
     }
 
@@ -220,7 +232,10 @@ impl Inner {
             }
         }
         // Every step is safe to repeat.
-        let reply = self.run(&self.scripts.handoff, &call, Repeat::Safe).await?;
+        let reply = self
+            .link
+            .run(&self.scripts.handoff, &call, Repeat::Safe)
+            .await?;
         wire::handoff_state(&reply)
     }
 
@@ -252,7 +267,10 @@ impl Inner {
                 call.arg("0");
             }
         }
-        let reply = self.run(&self.scripts.commit, &call, Repeat::Never).await;
+        let reply = self
+            .link
+            .run(&self.scripts.commit, &call, Repeat::Never)
+            .await;
         if transaction
             .writes
             .iter()
@@ -285,7 +303,10 @@ impl Inner {
         for (key, token) in &tokens {
             call.arg(key.as_str()).number(token.get());
         }
-        let reply = self.run(&self.scripts.check, &call, Repeat::Safe).await?;
+        let reply = self
+            .link
+            .run(&self.scripts.check, &call, Repeat::Safe)
+            .await?;
         wire::items(&reply)
             .iter()
             .map(|verdict| match wire::items(verdict) {

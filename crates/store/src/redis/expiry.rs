@@ -21,7 +21,7 @@ pub(super) fn start(inner: &Arc<Inner>) {
     inner.leading.start(&inner.runtime, async move {
         candidate.stop.run_until_cancelled(run(&candidate)).await;
         if candidate.leading.leads() {
-            let resigned = round(&candidate, true);
+            let resigned = tick(&candidate, true);
             let _ = tokio::time::timeout(RESIGN_LIMIT, resigned).await;
         }
     });
@@ -29,7 +29,7 @@ pub(super) fn start(inner: &Arc<Inner>) {
 
 async fn run(inner: &Inner) {
     loop {
-        let (mine, sleep_ms) = match tick(inner).await {
+        let (mine, sleep_ms) = match tick(inner, false).await {
             Ok(ticked) => ticked,
             Err(error) => {
                 tracing::debug!(%error, "expiry waits for the store");
@@ -41,19 +41,17 @@ async fn run(inner: &Inner) {
     }
 }
 
-/// One round; returns whether this replica leads, and how long to sleep.
-pub(super) async fn tick(inner: &Inner) -> Result<(bool, u64), lease::Error> {
-    round(inner, false).await
-}
-
-/// The same, or the last round of a leader that `resigns`.
-async fn round(inner: &Inner, resigns: bool) -> Result<(bool, u64), lease::Error> {
+/// One round; returns whether this replica leads, and how long to sleep. With `resigns`, the last one of a leader.
+pub(super) async fn tick(inner: &Inner, resigns: bool) -> Result<(bool, u64), lease::Error> {
     let mut call = inner.call();
     call.arg(&inner.replica)
         .number(EXPIRIES_PER_TICK)
         .arg(if resigns { "1" } else { "0" });
     // A second tick only finds less to do.
-    let reply = inner.run(&inner.scripts.tick, &call, Repeat::Safe).await?;
+    let reply = inner
+        .link
+        .run(&inner.scripts.tick, &call, Repeat::Safe)
+        .await?;
     let [mine, left] = wire::items(&reply) else {
         return Err(wire::broken("an answer"));
     };

@@ -58,7 +58,10 @@ impl Inner {
         let mut call = self.call();
         // Beyond 2^53 a number is not exact in a script, and no revision gets there.
         call.number(after.min(1 << 53)).number(most as u64);
-        let reply = self.run(&self.scripts.history, &call, Repeat::Safe).await?;
+        let reply = self
+            .link
+            .run(&self.scripts.history, &call, Repeat::Safe)
+            .await?;
         stretch(wire::items(&reply))
     }
 
@@ -70,6 +73,7 @@ impl Inner {
             .number(after.min(1 << 53))
             .number(MOST_OF_KEY as u64);
         let reply = self
+            .link
             .run(&self.scripts.history_of, &call, Repeat::Safe)
             .await?;
         let [parts @ .., whole] = wire::items(&reply) else {

@@ -22,7 +22,10 @@ const SHARED_KINDS: [&str; 2] = ["poll", "node"];
 
 impl Inner {
     async fn look(&self, call: &Call) -> Result<(UnixMillis, String, Vec<Lease>), Error> {
-        let reply = self.run(&self.scripts.leases, call, Repeat::Safe).await?;
+        let reply = self
+            .link
+            .run(&self.scripts.leases, call, Repeat::Safe)
+            .await?;
         let [now, cursor, found] = wire::items(&reply) else {
             return Err(wire::broken("a list"));
         };
@@ -196,7 +199,10 @@ impl Inner {
         for key in keys {
             call.arg(key.as_str());
         }
-        let reply = self.run(&self.scripts.record, &call, Repeat::Safe).await?;
+        let reply = self
+            .link
+            .run(&self.scripts.record, &call, Repeat::Safe)
+            .await?;
         records(&reply)
     }
 
@@ -216,7 +222,10 @@ impl Inner {
         let mut call = self.call();
         call.arg("range").arg(&query.kind).arg(from).arg(to);
         call.number(query.limit.saturating_add(1).min(1 << 31) as u64);
-        let reply = self.run(&self.scripts.record, &call, Repeat::Safe).await?;
+        let reply = self
+            .link
+            .run(&self.scripts.record, &call, Repeat::Safe)
+            .await?;
         Ok(page(records(&reply)?, query.limit))
     }
 
@@ -278,6 +287,7 @@ impl Inner {
 
     pub(super) async fn snapshot(&self) -> Result<Snapshot, Error> {
         let reply = self
+            .link
             .run(&self.scripts.snapshot, &self.call(), Repeat::Safe)
             .await?;
         let [revision, at, leases, found] = wire::items(&reply) else {

@@ -33,7 +33,6 @@ mod wire;
 
 use std::sync::Arc;
 
-use ::redis::Value;
 use lease::{Capabilities, Error};
 use tokio::{runtime::Handle, sync::OnceCell};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -44,9 +43,9 @@ pub use options::Options;
 
 use batch::Batches;
 use keys::Keys;
-use link::{Call, Link, Repeat};
+use link::{Call, Link};
 use scan::Scans;
-use scripts::{Script, Scripts};
+use scripts::Scripts;
 use waits::Waits;
 
 use crate::{leading::Leading, live::Live};
@@ -117,7 +116,7 @@ impl Redis {
     /// end, and idle keys are forgotten. For tests that are their own timer.
     #[cfg(feature = "conformance")]
     pub async fn tick(&self) -> Result<(), Error> {
-        expiry::tick(&self.inner).await.map(drop)
+        expiry::tick(&self.inner, false).await.map(drop)
     }
 
     /// The same from an address: see [`Options::parse`].
@@ -134,9 +133,5 @@ impl Redis {
 impl Inner {
     fn call(&self) -> Call {
         Call::new(&self.keys)
-    }
-
-    async fn run(&self, script: &Script, call: &Call, repeat: Repeat) -> Result<Value, Error> {
-        self.link.run(script, call, repeat).await
     }
 }

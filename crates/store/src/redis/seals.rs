@@ -73,7 +73,10 @@ impl Inner {
                 .arg(seal.digest.as_bytes())
                 .arg(seal.marks.as_bytes());
             // A second one finds the first and changes nothing.
-            let reply = self.run(&self.scripts.seal, &call, Repeat::Safe).await?;
+            let reply = self
+                .link
+                .run(&self.scripts.seal, &call, Repeat::Safe)
+                .await?;
             if wire::number(&reply) == 0 {
                 // Another replica was faster: its seal is found the next time.
                 return Ok(true);
@@ -97,7 +100,10 @@ impl Inner {
         let most = if limit == 0 { 0 } else { limit as u64 + 1 };
         // Beyond 2^53 a number is not exact in a script, and no revision gets there.
         call.number(after.get().min(1 << 53)).number(most);
-        let reply = self.run(&self.scripts.sealed, &call, Repeat::Safe).await?;
+        let reply = self
+            .link
+            .run(&self.scripts.sealed, &call, Repeat::Safe)
+            .await?;
         let [from, newest, last, seals] = wire::items(&reply) else {
             return Err(wire::broken("seals"));
         };

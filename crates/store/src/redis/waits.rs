@@ -83,7 +83,11 @@ impl Drop for Ticket {
             let mut call = inner.call();
             call.arg(&inner.replica).arg(&name);
             // Without it the wait ends by itself at its deadline.
-            if let Err(error) = inner.run(&inner.scripts.abandon, &call, Repeat::Safe).await {
+            if let Err(error) = inner
+                .link
+                .run(&inner.scripts.abandon, &call, Repeat::Safe)
+                .await
+            {
                 tracing::debug!(%error, "a wait could not be abandoned");
             }
         });
@@ -154,7 +158,10 @@ async fn wait(
         }
         let mut call = inner.call();
         call.arg(&inner.replica).arg(name);
-        let reply = inner.run(&inner.scripts.wait, &call, Repeat::Never).await;
+        let reply = inner
+            .link
+            .run(&inner.scripts.wait, &call, Repeat::Never)
+            .await;
         match reply.and_then(|reply| wire::decision(&reply)) {
             Ok(Decision::Now(acquired)) => return Ok(acquired),
             Ok(Decision::Waiting(ms)) => left = Duration::from_millis(ms),
@@ -235,7 +242,10 @@ async fn beat(inner: &Inner, anew: bool) -> Result<(), Error> {
     for name in &seen {
         call.arg(name);
     }
-    let reply = inner.run(&inner.scripts.beat, &call, Repeat::Safe).await?;
+    let reply = inner
+        .link
+        .run(&inner.scripts.beat, &call, Repeat::Safe)
+        .await?;
     for answer in wire::items(&reply) {
         if let ::redis::Value::BulkString(json) = answer {
             inner.waits.deliver(json);
