@@ -25,7 +25,9 @@ use super::{
 /// How many keys are written with a batch, beside twice as many as it has: those that came first are
 /// written before as many have come again.
 const STEP: usize = 8;
-/// How many rows are deleted with a batch.
+/// How many keys a row has at most: many leases may end in one batch.
+const ROW_KEYS: usize = 4_096;
+/// How many rows are deleted with a batch, beside twice as many as it has.
 const ROWS: i64 = 4;
 
 /// The keys of which `slots` may not have the newest. Clones share them: readers look at them beside the
@@ -91,6 +93,7 @@ pub(super) struct Recent {
 
 /// What one transaction did, to be noted when it is durable.
 pub(super) struct Written {
+    last: i64,
     moved: usize,
     deleted: i64,
 }
@@ -133,18 +136,22 @@ impl Recent {
         engine: &Engine,
         changed: &[&Key],
     ) -> Result<Written, Failure> {
-        if self.keeps_rows && !changed.is_empty() {
-            let mut data = Vec::with_capacity(changed.len() * 192);
-            for key in changed {
+        let mut last = self.last;
+        let kept = if self.keeps_rows { changed } else { &[] };
+        for keys in kept.chunks(ROW_KEYS) {
+            let mut data = Vec::with_capacity(keys.len() * 192);
+            for key in keys {
                 let slot = engine.stored(key).and_then(row::from_slot);
                 put(&mut data, key.as_str().as_bytes());
                 put(&mut data, &slot.unwrap_or_default());
             }
+            last += 1;
             connection
                 .prepare_cached("INSERT INTO recent (number, sum, data) VALUES (?1, ?2, ?3)")?
-                .execute(params![self.last + 1, row::checksum(&data), data])?;
+                .execute(params![last, row::checksum(&data), data])?;
         }
-        self.move_on(connection, engine, false, STEP + 2 * changed.len())
+        let written = self.move_on(connection, engine, false, STEP + 2 * changed.len())?;
+        Ok(Written { last, ..written })
     }
 
     /// Writes at most this many keys to `slots`, of those that came first; the others only when there are
@@ -170,13 +177,15 @@ impl Recent {
             let live = stored.as_ref().is_some_and(|slot| slot.lease.is_some());
             write_slot(connection, key, live, stored.and_then(row::from_slot))?;
         }
-        let deleted = self.settled.min(self.deleted + ROWS);
+        let rows = i64::try_from(most / ROW_KEYS).unwrap_or(i64::MAX);
+        let deleted = self.settled.min(self.deleted.saturating_add(ROWS + rows));
         if deleted > self.deleted {
             connection
                 .prepare_cached("DELETE FROM recent WHERE number <= ?1")?
                 .execute([deleted])?;
         }
         Ok(Written {
+            last: self.last,
             moved: moving.len(),
             deleted,
         })
@@ -197,9 +206,7 @@ impl Recent {
             }
         }
         self.deleted = written.deleted;
-        if self.keeps_rows && !changed.is_empty() {
-            self.last += 1;
-        }
+        self.last = written.last;
     }
 }
 
