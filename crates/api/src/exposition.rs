@@ -8,6 +8,26 @@ pub const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; char
 /// The media type of the text format of Prometheus.
 pub const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
+/// Registers metrics, the fields of a value, each with its name, its help and perhaps its unit, in the order
+/// that they are written in: `register_metrics!(registry, it; polls: "polls", "Polls made";)`.
+#[macro_export]
+macro_rules! register_metrics {
+    (@one $registry:expr, $metric:expr, $name:literal, $help:literal) => {
+        $registry.register($name, $help, $metric)
+    };
+    (@one $registry:expr, $metric:expr, $name:literal, $help:literal, $unit:ident) => {
+        $registry.register_with_unit(
+            $name,
+            $help,
+            ::prometheus_client::registry::Unit::$unit,
+            $metric,
+        )
+    };
+    ($registry:expr, $of:ident; $($field:ident: $name:literal, $help:literal $(, $unit:ident)?;)+) => {
+        $($crate::register_metrics!(@one $registry, $of.$field.clone(), $name, $help $(, $unit)?);)+
+    };
+}
+
 /// Metrics for a caller with this `Accept`: the media type, and the text. `openmetrics` is what was counted,
 /// as OpenMetrics.
 pub fn answer(accept: Option<&str>, openmetrics: String) -> (&'static str, String) {

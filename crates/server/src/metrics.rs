@@ -135,95 +135,32 @@ impl Metrics {
             unowned_long: Family::default(),
         };
         it.register(|registry| {
-            registry.register(
-                "leasehold_http_requests",
-                "Requests by route and status",
-                it.requests.clone(),
-            );
-            registry.register(
-                "leasehold_lease_operations",
-                "Operations on leases by outcome",
-                it.operations.clone(),
-            );
-            registry.register(
-                "leasehold_lease_operation_seconds",
-                "Time of operations on leases; acquires that may wait in a queue are acquire_wait",
-                it.operation_seconds.clone(),
-            );
-            registry.register(
-                "leasehold_http_request_seconds",
-                "Time of requests by route; of streams until their head is sent",
-                it.request_seconds.clone(),
-            );
-            registry.register(
-                "leasehold_live_leases_by_kind",
-                "Leases that are live, by the kind of their key; rare kinds together as other",
-                it.live_by_kind.clone(),
-            );
-            registry.register(
-                "leasehold_expiry_lateness_seconds",
-                "How long after their end leases were expired, the grace of the policy hold included",
-                it.expiry_lateness.clone(),
-            );
-            registry.register(
-                "leasehold_store_up",
-                "1 while the store answers and takes changes",
-                it.store_up.clone(),
-            );
-            registry.register(
-                "leasehold_store_answer_seconds",
-                "How long the store took to answer, asked every ten seconds",
-                it.store_seconds.clone(),
-            );
-            registry.register(
-                "leasehold_history_events",
-                "Events in the history",
-                it.history.clone(),
-            );
-            registry.register(
-                "leasehold_runners",
-                "Registered runners by status",
-                it.runners.clone(),
-            );
-            registry.register(
-                "leasehold_live_leases",
-                "Leases that are live",
-                it.live_leases.clone(),
-            );
-            registry.register(
-                "leasehold_waiters",
-                "Acquires of this server that wait",
-                it.waiters.clone(),
-            );
-            registry.register(
-                "leasehold_watchers",
-                "Open event streams of this server",
-                it.watchers.clone(),
-            );
-            registry.register(
-                "leasehold_holder_streams",
-                "Open holder streams of this server",
-                it.holder_streams.clone(),
-            );
-            registry.register(
-                "leasehold_events",
-                "Events by their type; of renewals those that this server was asked for",
-                it.events.clone(),
-            );
-            registry.register(
-                "leasehold_shed",
-                "Requests turned away for lack of room",
-                it.shed.clone(),
-            );
-            registry.register(
-                "leasehold_cameras_unowned",
-                "Cameras that somebody should have and nobody has",
-                it.unowned.clone(),
-            );
-            registry.register(
-                "leasehold_cameras_unowned_long",
-                "Those of them that nobody has had for longer than runners.unowned_after",
-                it.unowned_long.clone(),
+            leasehold_api::register_metrics!(registry, it;
+                requests: "leasehold_http_requests", "Requests by route and status";
+                operations: "leasehold_lease_operations", "Operations on leases by outcome";
+                operation_seconds: "leasehold_lease_operation_seconds",
+                    "Time of operations on leases; acquires that may wait in a queue are acquire_wait";
+                request_seconds: "leasehold_http_request_seconds",
+                    "Time of requests by route; of streams until their head is sent";
+                live_by_kind: "leasehold_live_leases_by_kind",
+                    "Leases that are live, by the kind of their key; rare kinds together as other";
+                expiry_lateness: "leasehold_expiry_lateness_seconds",
+                    "How long after their end leases were expired, the grace of the policy hold included";
+                store_up: "leasehold_store_up", "1 while the store answers and takes changes";
+                store_seconds: "leasehold_store_answer_seconds",
+                    "How long the store took to answer, asked every ten seconds";
+                history: "leasehold_history_events", "Events in the history";
+                runners: "leasehold_runners", "Registered runners by status";
+                live_leases: "leasehold_live_leases", "Leases that are live";
+                waiters: "leasehold_waiters", "Acquires of this server that wait";
+                watchers: "leasehold_watchers", "Open event streams of this server";
+                holder_streams: "leasehold_holder_streams", "Open holder streams of this server";
+                events: "leasehold_events",
+                    "Events by their type; of renewals those that this server was asked for";
+                shed: "leasehold_shed", "Requests turned away for lack of room";
+                unowned: "leasehold_cameras_unowned", "Cameras that somebody should have and nobody has";
+                unowned_long: "leasehold_cameras_unowned_long",
+                    "Those of them that nobody has had for longer than runners.unowned_after";
             );
         });
         it

@@ -44,34 +44,16 @@ impl Metrics {
             cameras: Gauge::default(),
         };
         let registry = &mut metrics.registry;
-        registry.register("frames", "Pictures looked at", metrics.frames.clone());
-        registry.register(
-            "frames_skipped",
-            "Pictures that came faster than they could be looked at",
-            metrics.skipped.clone(),
+        leasehold_api::register_metrics!(registry, metrics;
+            frames: "frames", "Pictures looked at";
+            skipped: "frames_skipped", "Pictures that came faster than they could be looked at";
+            motion: "motion", "Pictures in which something moved";
+            restarts: "reconnects", "Streams that ended and were begun again";
+            up: "camera_up", "Whether pictures come";
+            last_frame: "last_frame_timestamp_seconds", "When the last picture came";
+            published: "messages", "Messages by exchange and outcome";
+            cameras: "cameras", "Cameras of this worker";
         );
-        registry.register(
-            "motion",
-            "Pictures in which something moved",
-            metrics.motion.clone(),
-        );
-        registry.register(
-            "reconnects",
-            "Streams that ended and were begun again",
-            metrics.restarts.clone(),
-        );
-        registry.register("camera_up", "Whether pictures come", metrics.up.clone());
-        registry.register(
-            "last_frame_timestamp_seconds",
-            "When the last picture came",
-            metrics.last_frame.clone(),
-        );
-        registry.register(
-            "messages",
-            "Messages by exchange and outcome",
-            metrics.published.clone(),
-        );
-        registry.register("cameras", "Cameras of this worker", metrics.cameras.clone());
         metrics
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU64;
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
-    registry::{Registry, Unit},
+    registry::Registry,
 };
 
 /// From a call within the machine to a worker that does not listen.
@@ -64,74 +64,21 @@ impl Metrics {
             seconds: Family::new_with_constructor(|| Histogram::new(SECONDS)),
             restarts: Family::default(),
         };
-        let gauges = [
-            (
-                "streams_desired_total",
-                "Cameras of the site that are switched on",
-                &it.desired,
-            ),
-            (
-                "active_leases_total",
-                "Leases that this manager holds",
-                &it.active,
-            ),
-            (
-                "streams_pending_total",
-                "Cameras that this manager should have and has not yet",
-                &it.pending,
-            ),
-            (
-                "runner_streams_owned",
-                "Cameras that workers of this manager process",
-                &it.owned,
-            ),
-            ("runner_shards", "Workers that run", &it.shards),
-            (
-                "drain_in_progress",
-                "1 while this manager gives everything up",
-                &it.draining,
-            ),
-            (
-                "leasehold_manager_degraded",
-                "1 while the control plane is out of reach",
-                &it.degraded,
-            ),
-        ];
-        for (name, help, gauge) in gauges {
-            it.registry.register(name, help, gauge.clone());
-        }
-        it.registry.register(
-            "owner_changes",
-            "Cameras that came or went",
-            it.owner_changes.clone(),
-        );
-        it.registry.register(
-            "leasehold_lease_operations",
-            "Calls to the control plane, by how they came out",
-            it.operations.clone(),
-        );
-        it.registry.register_with_unit(
-            "leasehold_lease_operation",
-            "How long calls to the control plane took",
-            Unit::Seconds,
-            it.seconds.clone(),
-        );
-        it.registry.register_with_unit(
-            "leasehold_renew_headroom",
-            "The least time that is left before a lease must be renewed",
-            Unit::Seconds,
-            it.headroom.clone(),
-        );
-        it.registry.register_with_unit(
-            "leasehold_worker_takeaway",
-            "How long workers took to drop a camera",
-            Unit::Seconds,
-            it.takeaway.clone(),
-        );
-        it.registry.register(
-            "leasehold_worker_restarts",
-            "Workers that were started again, by why",
-            it.restarts.clone(),
+        leasehold_api::register_metrics!(it.registry, it;
+            desired: "streams_desired_total", "Cameras of the site that are switched on";
+            active: "active_leases_total", "Leases that this manager holds";
+            pending: "streams_pending_total", "Cameras that this manager should have and has not yet";
+            owned: "runner_streams_owned", "Cameras that workers of this manager process";
+            shards: "runner_shards", "Workers that run";
+            draining: "drain_in_progress", "1 while this manager gives everything up";
+            degraded: "leasehold_manager_degraded", "1 while the control plane is out of reach";
+            owner_changes: "owner_changes", "Cameras that came or went";
+            operations: "leasehold_lease_operations", "Calls to the control plane, by how they came out";
+            seconds: "leasehold_lease_operation", "How long calls to the control plane took", Seconds;
+            headroom: "leasehold_renew_headroom",
+                "The least time that is left before a lease must be renewed", Seconds;
+            takeaway: "leasehold_worker_takeaway", "How long workers took to drop a camera", Seconds;
+            restarts: "leasehold_worker_restarts", "Workers that were started again, by why";
         );
         it
     }

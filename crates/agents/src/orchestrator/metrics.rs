@@ -46,25 +46,11 @@ pub enum Start {
 impl Metrics {
     /// Registers the counters.
     pub fn register(&self, registry: &mut Registry) {
-        registry.register(
-            "v3_worker_start",
-            "Starts by their outcome",
-            self.starts.clone(),
-        );
-        registry.register(
-            "xg2g_sessions_lease_expired",
-            "Sessions that ended because nobody sent a heartbeat",
-            self.expired.clone(),
-        );
-        registry.register(
-            "leasehold_sessions",
-            "Sessions by state, as of the last look",
-            self.sessions.clone(),
-        );
-        registry.register(
-            "leasehold_tuner_slots_in_use",
-            "Tuner slots that this worker has",
-            self.slots_in_use.clone(),
+        leasehold_api::register_metrics!(registry, self;
+            starts: "v3_worker_start", "Starts by their outcome";
+            expired: "xg2g_sessions_lease_expired", "Sessions that ended because nobody sent a heartbeat";
+            sessions: "leasehold_sessions", "Sessions by state, as of the last look";
+            slots_in_use: "leasehold_tuner_slots_in_use", "Tuner slots that this worker has";
         );
     }
 

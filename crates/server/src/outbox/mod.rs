@@ -44,20 +44,12 @@ pub(crate) struct Figures {
 
 impl Figures {
     pub fn register(&self, registry: &mut Registry) {
-        registry.register(
-            "leasehold_outbox_connected",
-            "1 while this server reaches the broker; servers without a broker do not have it",
-            self.connected.clone(),
-        );
-        registry.register(
-            "leasehold_outbox_lag_events",
-            "Events that the broker has not confirmed yet, seen by the server that publishes",
-            self.lag.clone(),
-        );
-        registry.register(
-            "leasehold_outbox_published",
-            "Events that the broker confirmed",
-            self.published.clone(),
+        leasehold_api::register_metrics!(registry, self;
+            connected: "leasehold_outbox_connected",
+                "1 while this server reaches the broker; servers without a broker do not have it";
+            lag: "leasehold_outbox_lag_events",
+                "Events that the broker has not confirmed yet, seen by the server that publishes";
+            published: "leasehold_outbox_published", "Events that the broker confirmed";
         );
     }
 }

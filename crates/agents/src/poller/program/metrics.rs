@@ -5,7 +5,7 @@ use std::time::Duration;
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
-    registry::{Registry, Unit},
+    registry::Registry,
 };
 
 /// How a poll goes.
@@ -54,36 +54,13 @@ impl Metrics {
             owned: Gauge::default(),
         };
         let registry = &mut metrics.registry;
-        registry.register(
-            "polls",
-            "Polls made, by how they went",
-            metrics.polls.clone(),
-        );
-        registry.register_with_unit(
-            "duration",
-            "How long polls took",
-            Unit::Seconds,
-            metrics.seconds.clone(),
-        );
-        registry.register(
-            "failures_in_a_row",
-            "Failures since the last success",
-            metrics.failures.clone(),
-        );
-        registry.register(
-            "last_success_timestamp_seconds",
-            "When the target last answered well",
-            metrics.last_success.clone(),
-        );
-        registry.register(
-            "deliveries",
-            "Results given to sinks, by how it went",
-            metrics.deliveries.clone(),
-        );
-        registry.register(
-            "owned",
-            "Targets that this instance owns",
-            metrics.owned.clone(),
+        leasehold_api::register_metrics!(registry, metrics;
+            polls: "polls", "Polls made, by how they went";
+            seconds: "duration", "How long polls took", Seconds;
+            failures: "failures_in_a_row", "Failures since the last success";
+            last_success: "last_success_timestamp_seconds", "When the target last answered well";
+            deliveries: "deliveries", "Results given to sinks, by how it went";
+            owned: "owned", "Targets that this instance owns";
         );
         metrics
     }

@@ -29,21 +29,11 @@ pub(super) struct Counted {
 
 impl Counted {
     pub fn register(&self, registry: &mut Registry) {
-        registry.register("v3_intents", "Intents by outcome", self.intents.clone());
-        registry.register(
-            "v3_idempotent_replay",
-            "Intents that were asked for before",
-            self.replays.clone(),
-        );
-        registry.register(
-            "xg2g_sessions_heartbeat",
-            "Heartbeats of live sessions",
-            self.heartbeats.clone(),
-        );
-        registry.register(
-            "xg2g_sessions_heartbeat_late",
-            "Heartbeats that came after the end of their session",
-            self.late.clone(),
+        leasehold_api::register_metrics!(registry, self;
+            intents: "v3_intents", "Intents by outcome";
+            replays: "v3_idempotent_replay", "Intents that were asked for before";
+            heartbeats: "xg2g_sessions_heartbeat", "Heartbeats of live sessions";
+            late: "xg2g_sessions_heartbeat_late", "Heartbeats that came after the end of their session";
         );
     }
 
