@@ -229,7 +229,7 @@ impl Postgres {
         Ok(rows.trim_end().to_owned())
     }
 
-    /// Ends the server in good order; connections are broken off. Does nothing when it is stopped
+    /// Ends the server gracefully; connections are broken off. Does nothing when it is stopped
     /// already.
     ///
     /// # Panics
@@ -245,7 +245,7 @@ impl Postgres {
         }
     }
 
-    /// Kills all processes of the server at once, as a loss of power would. Does nothing when it
+    /// Kills all processes of the server together, as a loss of power would. Does nothing when it
     /// is stopped already.
     pub fn kill9(&mut self) {
         self.is_paused = false;

@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// Bytes read at once.
+/// Bytes read in one call.
 const CHUNK_BYTES: usize = 16 * 1024;
 /// Chunks on their way per direction: with [`CHUNK_BYTES`], at most a megabyte is held back before
 /// the sender feels it.
@@ -85,7 +85,7 @@ impl Proxy {
         self.address
     }
 
-    /// Passes everything on at once: no fault. What a [`Proxy::blackhole`] swallowed meanwhile
+    /// Passes everything on immediately: no fault. What a [`Proxy::blackhole`] swallowed meanwhile
     /// arrives now, as after a real interruption.
     pub fn pass(&self) {
         self.mode.send_replace(Mode::Pass);

@@ -97,7 +97,7 @@ impl RabbitMq {
         &self.dir
     }
 
-    /// Ends the broker in good order; durable queues keep their persistent messages. Does nothing
+    /// Ends the broker gracefully; durable queues keep their persistent messages. Does nothing
     /// when it is stopped already.
     ///
     /// # Panics

@@ -150,7 +150,7 @@ impl Redis {
         }
     }
 
-    /// Ends the server in good order: what is persistent is written. Does nothing when it is
+    /// Ends the server gracefully: what is persistent is written. Does nothing when it is
     /// stopped already.
     ///
     /// # Panics

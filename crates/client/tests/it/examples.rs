@@ -18,7 +18,7 @@ async fn the_examples_own_a_key_and_give_it_back() {
     let served = Served::start(&world).await;
     own::run(&served.url, TOKEN).await.unwrap();
     wait::run(&served.url, TOKEN).await.unwrap();
-    // Whoever may not is told so when it connects.
+    // Whoever may not is refused when it connects.
     let refused = own::run(&served.url, "wrong").await.unwrap_err();
     assert!(
         refused.to_string().contains("AUTHENTICATION_FAILED"),

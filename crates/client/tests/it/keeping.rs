@@ -103,7 +103,7 @@ async fn l10_the_deadline_counts_from_before_the_request() {
     let (keeper, network) = world.keeper("a");
     let guard = keeper.acquire_one(key("x"), ttl(30_000)).await.unwrap();
     assert_eq!(guard.deadline().get(), 28_000, "a margin of 2 s");
-    // The renewal is sent at 10 s; its answer is known to be lost, the next one works at once.
+    // The renewal is sent at 10 s; its answer is known to be lost, the next one works immediately.
     network.set(Network::AnswerLost);
     world.clock.advance(10_000);
     let mut states = guard.watch();

@@ -101,7 +101,7 @@ async fn a_key_that_is_being_released_is_asked_for_after_that() {
         let guard = keeper.acquire_one(key("x"), ttl(30_000)).await.unwrap();
         let token = guard.token();
         drop(guard);
-        // At once again: the late release must not end the new lease.
+        // Immediately again: the late release must not end the new lease.
         let next = keeper.acquire_one(key("x"), ttl(30_000)).await.unwrap();
         assert!(next.token() > token);
         turn().await;
@@ -149,7 +149,7 @@ async fn stop_is_bounded_when_the_authority_is_away() {
 async fn an_acquire_that_nobody_waits_for_leaves_nothing_behind() {
     let world = World::new();
     let (keeper, _) = world.keeper("a");
-    // Gone at once after the request was made.
+    // Gone immediately after the request was made.
     {
         let acquire = keeper.acquire_one(key("x"), ttl(30_000));
         tokio::pin!(acquire);

@@ -119,7 +119,7 @@ async fn l20_a_watch_survives_a_server_that_comes_back() {
         assert_eq!(event.key, key(&id));
         revisions.push(event.revision);
     }
-    // The second grant may or may not have been told; the third comes while nobody serves.
+    // The second grant may or may not have been reported; the third comes while nobody serves.
     served.stop().await;
     let ask = Acquire::one(key("2"), holder("a"), ttl(30_000));
     world.store.acquire(ask).await.unwrap();

@@ -91,7 +91,7 @@ impl Served {
         Remote::connect(self.client()).await.unwrap()
     }
 
-    /// In good order.
+    /// Gracefully.
     pub async fn stop(mut self) {
         drop(self.stop.take());
         self.done.await.unwrap();

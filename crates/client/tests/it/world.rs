@@ -62,7 +62,7 @@ impl World {
     }
 }
 
-/// Lets every task have some turns, and the store, which has a thread of its own, answer what it was asked:
+/// Lets every task run for a while, and the store, which has a thread of its own, answer what it was asked:
 /// on a busy machine time would go on without it otherwise.
 pub async fn turn() {
     let yields = async || {

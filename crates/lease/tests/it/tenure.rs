@@ -81,7 +81,7 @@ proptest! {
         }
     }
 
-    /// L13: a definite answer ends it at once, for good, whatever the policy.
+    /// L13: a definite answer ends it immediately, for good, whatever the policy.
     #[test]
     fn l13_a_definite_loss_is_final(policy in policies(), at in 0..100_000_u64) {
         let ttl = Ttl::from_secs(30).unwrap();

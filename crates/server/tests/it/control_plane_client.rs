@@ -86,7 +86,7 @@ async fn a_runner_lives_with_this_server() {
     let client = client(&server.url);
     live(&client).await;
     assert!(!client.is_plain());
-    // A second process with the same name is told no, for certain.
+    // A second process with the same name is refused, for certain.
     let mut other = registration();
     other.incarnation = Some("two".into());
     match client.register_runner(&other).await {

@@ -46,7 +46,7 @@ async fn what_a_server_granted_itself_is_given_back_without_a_look() {
     assert_eq!((status.as_u16(), looks()), (200, before + 1));
 }
 
-/// Holds releases back until it is told to go on.
+/// Holds releases back until it is asked to go on.
 struct Slow {
     inner: Arc<dyn Authority>,
     began: Notify,

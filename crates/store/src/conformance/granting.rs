@@ -36,7 +36,7 @@ pub async fn l1_one_of_a_hundred_racers_is_granted(harness: &dyn Harness) {
     );
 }
 
-/// One holder asks for many keys at once with a limit.
+/// One holder asks for many keys together with a limit.
 pub async fn l1_a_limit_holds_under_a_race(harness: &dyn Harness) {
     let stage = Stage::of(harness);
     let racers: Vec<_> = (0..20)
@@ -388,7 +388,7 @@ pub async fn limits_count_one_tenant(harness: &dyn Harness) {
     }
 }
 
-/// A wrong request is told so, and nothing happens.
+/// A wrong request is rejected, and nothing happens.
 pub async fn wrong_requests_have_no_effect(harness: &dyn Harness) {
     let stage = Stage::of(harness);
     let wrong = [

@@ -37,7 +37,7 @@ impl Pace {
 /// How an authority goes down.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Restart {
-    /// In good order.
+    /// Gracefully.
     Stop,
     /// Without a word: nothing is written that was not written already.
     Crash,

@@ -14,7 +14,7 @@ pub async fn l7_a_lapsed_lease_is_never_revived(harness: &dyn Harness) {
     let lease = stage.take_short("a", "ann").await;
     let other = stage.take_short("b", "ann").await;
     stage.lapse().await;
-    // At once, whether or not the authority has noticed by itself ...
+    // Immediately, whether or not the authority has noticed by itself ...
     assert_eq!(stage.renew(&lease).await, Err(Loss::Expired));
     assert_eq!(stage.live("a").await, None);
     // ... and after it has.

@@ -97,7 +97,7 @@ pub async fn l15_a_successor_inherits_nothing(harness: &dyn Harness) {
     assert_eq!(stage.live("c").await, Some(foreign));
 }
 
-/// Whoever leaves in good order leaves nothing behind.
+/// Whoever leaves gracefully leaves nothing behind.
 pub async fn l15_leaving_releases_everything(harness: &dyn Harness) {
     let stage = Stage::of(harness);
     stage.take("b", "ann").await;

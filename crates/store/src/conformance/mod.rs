@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Each function gets an authority of its own and uses keys of a kind that no other function uses,
-//! so that all may run at once, even against one shared service.
+//! so that all may run concurrently, even against one shared service.
 
 use std::{future::Future, pin::Pin};
 

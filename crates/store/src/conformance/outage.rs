@@ -84,7 +84,7 @@ pub async fn l13_hold_lapses_after_the_grace(harness: &dyn Harness) {
     assert_eq!(stage.renew(&lease).await, Err(Loss::Stolen));
 }
 
-/// Release and revocation end a lease in jeopardy at once.
+/// Release and revocation end a lease in jeopardy immediately.
 pub async fn l13_hold_ends_early_by_release_and_revocation(harness: &dyn Harness) {
     let stage = Stage::of(harness);
     let first = stage.grant(hold_long(&stage)).await;
@@ -100,7 +100,7 @@ pub async fn l13_hold_ends_early_by_release_and_revocation(harness: &dyn Harness
     assert!(stage.take("b", "bob").await.token > second.token);
 }
 
-/// With `continue` the authority gives the key away at expiry as usual.
+/// With `continue` the authority gives the key away at expiry.
 pub async fn l13_continue_gives_the_key_away_at_expiry(harness: &dyn Harness) {
     let stage = Stage::of(harness);
     let request = Acquire {

@@ -321,7 +321,7 @@ pub async fn racing_writers_lose_no_update(harness: &dyn Harness) {
     assert_eq!(&*stage.record("n").await.expect("there").value, "10");
 }
 
-/// A wrong transaction is told so, and nothing happens.
+/// A wrong transaction is rejected, and nothing happens.
 pub async fn wrong_transactions_have_no_effect(harness: &dyn Harness) {
     let stage = Stage::of(harness);
     let twice = Transaction {

@@ -106,7 +106,7 @@ pub async fn l19_each_change_is_one_event_in_order(harness: &dyn Harness) {
     assert!(page.oldest <= events[0].revision && page.newest >= last.revision);
 }
 
-/// Force is told as such, with its reason.
+/// Force is reported as such, with its reason.
 pub async fn l19_a_forced_take_is_stolen_then_acquired(harness: &dyn Harness) {
     let stage = Stage::of(harness);
     let old = stage.take("a", "ann").await;
@@ -126,7 +126,7 @@ pub async fn l19_a_forced_take_is_stolen_then_acquired(harness: &dyn Harness) {
     assert_eq!(stolen.lease.as_ref().map(|it| it.id), Some(old.id));
 }
 
-/// What did not happen is not told.
+/// What did not happen is not reported.
 pub async fn l19_a_refusal_leaves_no_event(harness: &dyn Harness) {
     let stage = Stage::of(harness);
     let lease = stage.take("a", "ann").await;
@@ -283,7 +283,7 @@ pub async fn l21_the_history_names_the_owner_at_any_time(harness: &dyn Harness) 
 }
 
 /// Many holders fight for few keys; the history proves that no two owners' times overlap, and the
-/// live stream tells the same.
+/// live stream reports the same.
 pub async fn l21_no_two_owners_overlap_under_load(harness: &dyn Harness) {
     let stage = Stage::of(harness);
     let mut live = watch(&stage, None).await;

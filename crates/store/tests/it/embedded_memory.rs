@@ -121,7 +121,7 @@ async fn l6_a_grant_that_crossed_with_the_callers_leaving_is_given_back() {
         }
         assert!(store.release(LeaseRef::from(&lease)).await.unwrap());
         drop(waiting);
-        // Looks take their turn, and the drop was before this one.
+        // Looks are queued, and the drop was before this one.
         tokio::time::timeout(LIMIT, async {
             while store.lease(key("a")).await.unwrap().is_some() {
                 tokio::task::yield_now().await;

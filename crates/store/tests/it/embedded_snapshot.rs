@@ -190,7 +190,7 @@ async fn renewals_go_on_between_the_pages_of_snapshots() {
             })
         })
         .collect();
-    // While they are at it, a renewal takes its turn many times over.
+    // While they are at it, a renewal is answered many times over.
     let mut renewals = 0;
     while readers.iter().any(|reader| !reader.is_finished()) {
         store.renew(renew()).await.unwrap();

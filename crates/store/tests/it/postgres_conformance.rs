@@ -20,7 +20,7 @@ use tokio::{
     task::JoinSet,
 };
 
-/// How many functions of the suite run at once.
+/// How many functions of the suite run concurrently.
 const AT_ONCE: usize = 8;
 
 /// A backend of its own in a shared database.

@@ -9,7 +9,7 @@ use super::*;
 
 const NOW: BootMillis = BootMillis::new(1_000_000);
 
-/// A fleet as one instance knows it, told by events.
+/// A fleet as one instance knows it, as events report it.
 struct Known {
     me: String,
     mirror: Mirror,
@@ -554,7 +554,7 @@ fn a_fleet_that_starts_within_moments_shares_thousands_of_targets_with_few_hand_
     let (targets, nodes) = leasehold_testkit::length::pick((2_000, 10), (10_000, 50));
     let mut simulation = Simulation::new(targets);
     let names: Vec<String> = (0..nodes).map(|n| format!("node-{n}")).collect();
-    // Not all at once: the last ones come half a second after the first.
+    // Not all together: the last ones come half a second after the first.
     let mut moved = 0;
     let began = simulation.now;
     for wave in names.chunks(2 * nodes / 5) {

@@ -17,9 +17,9 @@ use tokio::sync::watch;
 /// What the store does with the chosen call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Blow {
-    /// It is gone before the call: nothing happened, and the caller is told so.
+    /// It is gone before the call: nothing happened, and the caller knows.
     Before,
-    /// It is gone after the call: everything happened, and nobody is told.
+    /// It is gone after the call: everything happened, and nobody is notified.
     After,
 }
 
@@ -53,7 +53,7 @@ impl Faulty {
         })
     }
 
-    /// The next so many requests for a slot of a pool are granted, and nobody is told.
+    /// The next so many requests for a slot of a pool are granted, and nobody is notified.
     pub fn lose_slots(&self, count: usize) {
         self.lose_slots.store(count, Ordering::SeqCst);
     }

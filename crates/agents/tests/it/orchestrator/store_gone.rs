@@ -18,7 +18,7 @@ use crate::orchestrator::{
 
 /// Far shorter than the leases: nothing may be lost by it.
 const BLIP: Duration = Duration::from_millis(300);
-/// How many worlds are tried at once.
+/// How many worlds are tried concurrently.
 const AT_ONCE: usize = 6;
 /// More calls than a whole life has.
 const MOST_CALLS: usize = 120;

@@ -21,7 +21,7 @@ async fn stop_releases_each_target_after_its_own_poll_and_presence_last(kind: Ki
         let leaver = leaver.clone();
         async move { leaver.stop().await }
     });
-    // The others go at once; what is being polled stays until its poll is over.
+    // The others go immediately; what is being polled stays until its poll is over.
     let has = |target: &str| rest.iter().any(|it| it.is_owned(target));
     wait::until(PATIENCE, "the others are taken over", async || {
         rest.iter().map(|it| it.owned().len()).sum::<usize>() == 8

@@ -129,7 +129,7 @@ pub fn moves(longest: usize) -> impl Strategy<Value = Vec<Move>> {
     )
 }
 
-/// Settings down to the smallest: keys are forgotten at once, or never.
+/// Settings down to the smallest: keys are forgotten immediately, or never.
 pub fn options() -> impl Strategy<Value = Options> {
     let renewals = prop_oneof![
         Just(RenewalEvents::Off),

@@ -21,12 +21,12 @@ pub struct World {
     history: Vec<Event>,
     /// Every grant, oldest first.
     grants: Vec<Lease>,
-    /// The live leases by what the events told.
+    /// The live leases by what the events reported.
     live: BTreeMap<Key, Token>,
     /// The live leases as they were after the last move.
     before: BTreeMap<Key, Lease>,
     waiting: BTreeSet<Ticket>,
-    /// Everything that was told, for comparison.
+    /// Everything that was reported, for comparison.
     pub transcript: Vec<String>,
 }
 

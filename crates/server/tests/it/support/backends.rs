@@ -14,7 +14,7 @@ use futures_util::{StreamExt as _, stream};
 use lease::Authority;
 use leasehold_testkit::{Postgres as PostgresServer, redis::Redis as RedisServer};
 
-/// How many tests run at once on one service.
+/// How many tests run concurrently on one service.
 const AT_ONCE: usize = 4;
 
 /// A test that has not begun yet.
@@ -32,7 +32,7 @@ tokio::task_local! {
 }
 
 impl Backend {
-    /// Where the test that runs now has its state; in memory unless it is told otherwise.
+    /// Where the test that runs now has its state; in memory unless set otherwise.
     pub fn current() -> Option<Self> {
         BACKEND.try_with(Self::clone).ok()
     }

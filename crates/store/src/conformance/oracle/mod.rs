@@ -1,5 +1,5 @@
 //! Random sequences of commands, played on a store and on the kernel's engine as its oracle: both
-//! must tell the same.
+//! must answer the same.
 //!
 //! Where time stands still until it is moved, everything is compared to the millisecond. Where time
 //! runs by itself, leases are either so long that they never lapse during a run, or so short that

@@ -147,7 +147,7 @@ impl<'a> Run<'a> {
             Want::All(keys)
         };
         let exact = self.stage.pace().exact;
-        // In real time a wait that ends in a short lease could not be told from one that did not.
+        // In real time a wait that ends in a short lease could not be distinguished from one that did not.
         let ttl = if ask.wait.is_some() && !exact {
             1
         } else {
@@ -520,7 +520,7 @@ impl<'a> Run<'a> {
     }
 
     /// Time passes, and nothing that lapses is expired yet. A wait whose end comes meanwhile looks for
-    /// itself, so then time passes as usual.
+    /// itself, so then time passes by itself.
     async fn lapse(&mut self, length: usize) -> Result<(), Differs> {
         let now = self.now().await;
         // Most is decided around the moment at which something is due.

@@ -1,4 +1,4 @@
-//! Many callers at once on few keys: a store that decides several commands in one step must decide as
+//! Many concurrent callers on few keys: a store that decides several commands in one step must decide as
 //! if each had come alone.
 
 use std::{
@@ -20,7 +20,7 @@ fn key(number: usize) -> Key {
     Key::new("storm", &(number % KEYS).to_string()).expect("a key")
 }
 
-/// What this caller asks for in this turn: one key, two, or one of a pool.
+/// What this caller asks for in this round: one key, two, or one of a pool.
 fn request(caller: usize, turn: usize) -> Acquire {
     let place = caller * 7 + turn * 5;
     let want = match place % 4 {
@@ -70,7 +70,7 @@ async fn keep(store: &dyn Authority, leases: &[Lease]) {
     }
 }
 
-/// Lets many work at once; no key has two owners, and the history says so too (L21).
+/// Lets many work concurrently; no key has two owners, and the history says so too (L21).
 pub async fn storm(store: Arc<dyn Authority>) {
     let held = Arc::new(Mutex::new(HashSet::new()));
     let callers: Vec<_> = (0..CALLERS)
