@@ -100,10 +100,10 @@ describe("playlists", () => {
 
 describe("sentences", () => {
   it("hold no codes", () => {
-    for (const reason of ["R_LEASE_BUSY", "R_NO_TUNER", "R_LEASE_EXPIRED", "R_LEASE_LOST", "R_CLIENT_STOP", "R_PIPELINE_FAILED", "R_PIPELINE_TIMEOUT", "R_WORKER_LOST", "R_SHUTDOWN"]) {
+    for (const reason of ["R_LEASE_BUSY", "R_NO_TUNER", "R_LEASE_EXPIRED", "R_LEASE_LOST", "R_CLIENT_STOP", "R_PIPELINE_FAILED", "R_PIPELINE_TIMEOUT", "R_WORKER_LOST", "R_SHUTDOWN"] as const) {
       expect(sessionSentence({ state: "stopped", reason })).toMatch(/^[A-Z][^_]*\.$/);
     }
-    const owner = { lease_id: "l", holder: "h", incarnation: "1", token: 1, from: "2026-01-01T00:00:00Z", until: "2026-01-01T00:00:01Z", ended_by: "lease_revoked", detail: "because" };
+    const owner = { lease_id: "l", holder: "h", incarnation: "1", token: 1, from: "2026-01-01T00:00:00Z", until: "2026-01-01T00:00:01Z", ended_by: "lease_revoked" as const, detail: "because" };
     expect(endSentence(owner)).toBe("Revoked: because.");
   });
 });

@@ -11,6 +11,8 @@ use crate::{
 
 /// The ttl when none is given.
 pub const DEFAULT_TTL_SECONDS: u64 = 60;
+/// The shortest ttl that may be asked for.
+pub const MIN_TTL_SECONDS: u64 = 1;
 /// The longest ttl that may be asked for.
 pub const MAX_TTL_SECONDS: u64 = 3600;
 /// The longest wait that may be asked for.
@@ -77,7 +79,7 @@ pub struct AcquireRequest {
     pub site_id: Option<String>,
     /// How long each grant and renewal lasts: 1 to 3600, 60 when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<f64>, minimum = 1, maximum = 3600, default = 60)]
+    #[schema(value_type = Option<f64>)]
     pub ttl_seconds: Option<Seconds>,
     /// The configuration version the holder works with.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -90,7 +92,7 @@ pub struct AcquireRequest {
     pub on_outage: Option<OutagePolicy>,
     /// How long to wait in the queue when the key is held.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<f64>, minimum = 0, maximum = 3600, default = 0)]
+    #[schema(value_type = Option<f64>)]
     pub wait_seconds: Option<Seconds>,
     /// Further facts that travel with the lease.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -148,7 +150,7 @@ impl AcquireRequest {
         let check = &mut Check::new();
         let wanted = self.want(check);
         let owner = self.holder_of(wanted.as_ref().map(|(_, form)| *form), check);
-        let ttl = check_ttl(self.ttl_seconds, check);
+        let ttl = check_ttl("ttl_seconds", self.ttl_seconds, check);
         let on_outage = match &self.on_outage {
             Some(policy) => policy.check("on_outage", check),
             None => Some(lease::OnOutage::default()),
@@ -271,6 +273,10 @@ impl AcquireRequest {
         let request = [(("request_id", lease::REQUEST), &self.request_id)];
         for ((field, label), value) in LEASE_LABELS.into_iter().zip(own).chain(request) {
             let Some(value) = value else { continue };
+            let alone = lease::Labels::new([(label.to_owned(), value.clone())].into());
+            if check.take(field, alone).is_none() {
+                continue;
+            }
             if labels
                 .insert(label.to_owned(), value.clone())
                 .is_some_and(|other| other != *value)
@@ -320,13 +326,13 @@ pub(crate) fn check_key(
 }
 
 /// A ttl within the limits of the contract.
-pub(crate) fn check_ttl(ttl: Option<Seconds>, check: &mut Check) -> Option<lease::Ttl> {
+pub fn check_ttl(field: &str, ttl: Option<Seconds>, check: &mut Check) -> Option<lease::Ttl> {
     let ttl = ttl.unwrap_or(Seconds::whole(DEFAULT_TTL_SECONDS));
-    if !(1000..=MAX_TTL_SECONDS * 1000).contains(&ttl.millis()) {
-        check.wrong("ttl_seconds", "1 to 3600 seconds");
+    if !(MIN_TTL_SECONDS * 1000..=MAX_TTL_SECONDS * 1000).contains(&ttl.millis()) {
+        check.wrong(field, "1 to 3600 seconds");
         return None;
     }
-    check.take("ttl_seconds", lease::Ttl::from_millis(ttl.millis()))
+    check.take(field, lease::Ttl::from_millis(ttl.millis()))
 }
 
 /// Several leases, or a page of them.

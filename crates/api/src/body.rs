@@ -138,7 +138,7 @@ fn has_nul(json: &[u8]) -> bool {
 
 /// serde's words as field and expectation. It names an unknown or missing field in its message and
 /// not in its path.
-fn describe(path: &str, message: &str) -> FieldError {
+pub fn describe(path: &str, message: &str) -> FieldError {
     let message = message
         .rsplit_once(" at line ")
         .map_or(message, |(text, _)| text);
@@ -189,10 +189,14 @@ fn similar<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a s
 /// Names of Rust's types mean nothing to whoever wrote the JSON.
 fn in_words(expected: &str) -> &str {
     match expected {
-        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number of at least 0",
+        "u8" => "a whole number from 0 to 255",
+        "u16" => "a whole number from 0 to 65535",
+        "u32" => "a whole number from 0 to 4294967295",
+        // The second is what parsing a parameter says.
+        "u64" | "usize" | "invalid digit found in string" => "a whole number of at least 0",
         "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number",
         "f32" | "f64" => "a number",
-        "a boolean" => "true or false",
+        "a boolean" | "provided string was not `true` or `false`" => "true or false",
         "a sequence" => "a list",
         "a map" => "an object",
         other if other.starts_with("struct ") => "an object",

@@ -18,8 +18,17 @@ pub struct CredentialRequest {
     pub tenant_id: Option<String>,
     /// How long it is valid; forever when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<f64>, minimum = 1)]
+    #[schema(value_type = Option<f64>)]
     pub expires_in_seconds: Option<Seconds>,
+}
+
+impl CredentialRequest {
+    /// The longest name, and the longest name of a tenant, in bytes.
+    pub const MAX_NAME_BYTES: usize = 64;
+    /// How many scopes one credential may have.
+    pub const MAX_SCOPES: usize = 16;
+    /// The longest that a credential may be valid for: as long as anybody plans.
+    pub const MAX_LIFE_SECONDS: u64 = 10 * 366 * 86_400;
 }
 
 /// Replaces the secret of a credential.
@@ -28,7 +37,7 @@ pub struct CredentialRequest {
 pub struct RotateRequest {
     /// How long the secret before is let in beside the new one; not at all when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<f64>, minimum = 0)]
+    #[schema(value_type = Option<f64>)]
     pub grace_seconds: Option<Seconds>,
 }
 

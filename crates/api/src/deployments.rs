@@ -22,12 +22,18 @@ pub struct DeploymentRequest {
     pub from_version: Option<String>,
     /// How many cameras are shifted at a time: 1 to 1000, 4 when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1, maximum = 1000, default = 4)]
     pub step: Option<u32>,
     /// How long shifted cameras may take until they are working: 1 to 3600, 120 when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<f64>, minimum = 1, maximum = 3600, default = 120)]
+    #[schema(value_type = Option<f64>)]
     pub health_timeout_seconds: Option<Seconds>,
+}
+
+impl DeploymentRequest {
+    /// How many cameras are shifted at a time when nothing is said.
+    pub const DEFAULT_STEP: u32 = 4;
+    /// How long they may take until they are working when nothing is said, in milliseconds.
+    pub const DEFAULT_HEALTH_TIMEOUT_MS: u64 = 120_000;
 }
 
 /// A deployment.

@@ -9,20 +9,15 @@ use utoipa::ToSchema;
 #[derive(Serialize, Deserialize, ToSchema)]
 pub struct CameraDocument {
     /// Its name: 1 to 255 characters of `A-Z a-z 0-9 . _ -`. Required for a new camera.
-    #[schema(pattern = "^[A-Za-z0-9._-]{1,255}$")]
     pub camera_uuid: Option<String>,
     /// Where its picture comes from: an `rtsp`, `rtsps`, `http`, `https` or `file` URL. Required for a
     /// new camera.
-    #[schema(max_length = 2048, pattern = r"^(rtsp|rtsps|http|https|file)://\S+$")]
     pub rtsp_url: Option<String>,
     /// Whose it is: as in the path.
-    #[schema(pattern = "^[A-Za-z0-9._-]{1,255}$")]
     pub tenant_id: Option<String>,
     /// Where it is: as in the path.
-    #[schema(pattern = "^[A-Za-z0-9._-]{1,255}$")]
     pub site_id: Option<String>,
     /// Its zones, at most 256.
-    #[schema(max_items = 256)]
     pub zones: Option<Vec<ZoneDocument>>,
     /// Looking only where something moves.
     pub motion_gating: Option<MotionGatingDocument>,
@@ -31,12 +26,10 @@ pub struct CameraDocument {
     /// These things do not count.
     pub deny_labels: Option<Vec<String>>,
     /// How sure a detection must be; 0.3 when absent.
-    #[schema(minimum = 0, maximum = 1)]
     pub min_score: Option<f64>,
     /// When a detection belongs to a zone.
     pub zone_test: Option<ZoneTestWord>,
     /// How much must overlap; 0.1 when absent.
-    #[schema(minimum = 0, maximum = 1)]
     pub iou_threshold: Option<f64>,
     /// Whether anybody works on it; true when absent. One that is switched off keeps its configuration
     /// and is given up by its runner.
@@ -44,7 +37,6 @@ pub struct CameraDocument {
     /// What a runner must be able to do to have it.
     pub required_capabilities: Option<Vec<String>>,
     /// The only deployment group that may have it.
-    #[schema(pattern = "^[A-Za-z0-9._-]{1,255}$")]
     pub deployment_group: Option<String>,
     /// How it does, as whoever looks after it wrote last; `offline` when absent. Nothing else changes it,
     /// and it belongs to no version.
@@ -82,7 +74,6 @@ pub struct MotionGatingDocument {
     /// Whether to do it; true when absent.
     pub enabled: Option<bool>,
     /// How much smaller the picture is made first; 0.5 when absent.
-    #[schema(minimum = 0, maximum = 1)]
     pub downscale: Option<f64>,
     /// How much must move, in pixels; 1500 when absent.
     #[schema(value_type = Option<i64>, minimum = 0, maximum = 4_294_967_295_u32)]
@@ -97,17 +88,14 @@ pub struct MotionGatingDocument {
     #[schema(value_type = Option<i64>, minimum = 0, maximum = 4_294_967_295_u32)]
     pub noise_floor: Option<u32>,
     /// Look at least this often, moving or not; 10 when absent, 0 for never.
-    #[schema(minimum = 0)]
     pub max_inference_interval_seconds: Option<f64>,
     /// Whether motion is computed inside the include zones only; true when absent.
     pub roi_native: Option<bool>,
     /// How strongly the threshold follows the picture inside the zones; 0.7 when absent.
-    #[schema(minimum = 0)]
     pub adaptive_threshold_factor: Option<f64>,
     /// Which of the two smallest areas counts; `px` when absent.
     pub min_area_mode: Option<MinAreaModeWord>,
     /// How much must move, as a part of the include zones; 0.5 when absent.
-    #[schema(minimum = 0, maximum = 100)]
     pub min_area_roi_percent: Option<f64>,
 }
 
@@ -129,24 +117,20 @@ pub struct ZoneDocument {
     #[schema(value_type = Option<i64>, minimum = 1, maximum = 4_294_967_295_u32)]
     pub zone_id: Option<u32>,
     /// Its display name: 1 to 255 bytes. Required for a new zone.
-    #[schema(min_length = 1, max_length = 255)]
     pub name: Option<String>,
     /// Whether motion inside it counts. Required for a new zone.
     pub kind: Option<ZoneKindWord>,
     /// The larger one wins where zones overlap; 100 when absent.
     pub priority: Option<i32>,
     /// Its outline: 3 to 512 points `[x, y]` whose edges do not cross. Required for a new zone.
-    #[schema(max_items = 512)]
     pub polygon: Option<Vec<Vec<f64>>>,
     /// Only these things count. `null` means all, an empty list none.
     pub allow_labels: Option<Vec<String>>,
     /// These things do not count.
     pub deny_labels: Option<Vec<String>>,
     /// How sure a detection must be.
-    #[schema(minimum = 0, maximum = 1)]
     pub min_score: Option<f64>,
     /// For a zone of a site: the one camera it belongs to.
-    #[schema(pattern = "^[A-Za-z0-9._-]{1,255}$")]
     pub camera_uuid: Option<String>,
 }
 

@@ -19,7 +19,7 @@ pub struct PresenceRequest {
     pub incarnation: Option<String>,
     /// For how long: 1 to 3600, 60 when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<f64>, minimum = 1, maximum = 3600, default = 60)]
+    #[schema(value_type = Option<f64>)]
     pub ttl_seconds: Option<Seconds>,
     /// Facts about the holder.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -32,7 +32,7 @@ impl PresenceRequest {
         let mut check = Check::new();
         let holder = check_holder("name", name, self.incarnation.as_deref(), &mut check);
         let key = check.take("name", lease::Key::new(NODE, name));
-        let ttl = check_ttl(self.ttl_seconds, &mut check);
+        let ttl = check_ttl("ttl_seconds", self.ttl_seconds, &mut check);
         let labels = check.take("labels", lease::Labels::new(self.labels.clone()));
         let acquire = (|| {
             Some(lease::Acquire {

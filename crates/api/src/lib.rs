@@ -39,9 +39,9 @@ mod zones;
 pub use ::lease::redact;
 pub use acquire::{
     AcquireRequest, Asked, DEFAULT_TTL_SECONDS, Form, KeyParts, LeaseList, MAX_TTL_SECONDS,
-    MAX_WAIT_SECONDS, Pool,
+    MAX_WAIT_SECONDS, MIN_TTL_SECONDS, Pool, check_ttl,
 };
-pub use body::{parse, parse_as, parse_document, parse_value};
+pub use body::{describe, parse, parse_as, parse_document, parse_value};
 pub use cameras::{
     AvailableCameras, Camera, CameraList, Document, Parked, SiteSettings, SiteVersion,
 };

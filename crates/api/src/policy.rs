@@ -13,10 +13,14 @@ pub struct OutagePolicy {
     pub policy: String,
     /// How long the holder continues; required with `hold` and `continue`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<f64>)]
     pub grace_seconds: Option<Seconds>,
 }
 
 impl OutagePolicy {
+    /// What `policy` may be.
+    pub const WORDS: [&str; 3] = ["fail_closed", "hold", "continue"];
+
     /// The kernel's value, or what is wrong under the name `field`.
     pub fn check(&self, field: &str, check: &mut Check) -> Option<lease::OnOutage> {
         let grace_field = format!("{field}.grace_seconds");

@@ -17,7 +17,7 @@ pub struct RenewRequest {
     pub token: Option<u64>,
     /// A new ttl from now on.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<f64>, minimum = 1, maximum = 3600)]
+    #[schema(value_type = Option<f64>)]
     pub ttl_seconds: Option<Seconds>,
     /// What the holder reports about its work: a JSON object.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -33,7 +33,7 @@ impl RenewRequest {
             check.wrong("token", "the token of this lease");
         }
         let ttl = match self.ttl_seconds {
-            Some(ttl) => check_ttl(Some(ttl), &mut check).map(Some),
+            Some(ttl) => check_ttl("ttl_seconds", Some(ttl), &mut check).map(Some),
             None => Some(None),
         };
         let renewal = ttl.map(|ttl| lease::Renewal {
@@ -142,7 +142,7 @@ pub struct RenewItem {
     pub token: u64,
     /// A new ttl from now on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<f64>, minimum = 1, maximum = 3600)]
+    #[schema(value_type = Option<f64>)]
     pub ttl_seconds: Option<Seconds>,
     /// What the holder reports about its work: a JSON object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -167,7 +167,11 @@ impl RenewItem {
         let key = check_key(&self.kind, &self.id, prefix, check);
         let token = check.take(&format!("{prefix}token"), lease::Token::new(self.token));
         let ttl = match self.ttl_seconds {
-            Some(ttl) => Some(check_ttl(Some(ttl), check)?),
+            Some(ttl) => Some(check_ttl(
+                &format!("{prefix}ttl_seconds"),
+                Some(ttl),
+                check,
+            )?),
             None => None,
         };
         Some(lease::Renewal {
@@ -210,7 +214,11 @@ impl RenewManyRequest {
             })
         })();
         if let Some(Err(invalid)) = request.as_ref().map(lease::Renew::validate) {
-            check.wrong(invalid.field, invalid.expected);
+            let field = match invalid.field {
+                "stats" => "processing_stats",
+                other => other,
+            };
+            check.wrong(field, invalid.expected);
         }
         check.finish(request)
     }

@@ -40,8 +40,13 @@ pub struct RegisterRequest {
     pub incarnation: Option<String>,
     /// How long it counts as present without a heartbeat: 1 to 3600, 60 when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<f64>, minimum = 1, maximum = 3600, default = 60)]
+    #[schema(value_type = Option<f64>)]
     pub ttl_seconds: Option<Seconds>,
+}
+
+impl RegisterRequest {
+    /// How many cameras a runner may have when it does not say.
+    pub const DEFAULT_CAPACITY: u32 = 16;
 }
 
 /// The answer to a registration.
@@ -156,6 +161,11 @@ pub struct RunnerHeartbeatRequest {
     /// The revision of the newest change that it has seen: the answer is at least as new.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub revision: Option<u64>,
+}
+
+impl RunnerHeartbeatRequest {
+    /// How many leases or cameras one heartbeat may name: as many as a runner can have.
+    pub const MAX_LEASES: usize = lease::registry::Runner::MAX_CAPACITY as usize;
 }
 
 /// How a camera does on its runner.

@@ -24,20 +24,27 @@ pub const STREAMS: &str = "streams";
 /// The largest file of a stream that goes over the wire.
 pub const MAX_STREAM_BYTES: usize = 64 * 1024 * 1024;
 
+/// The longest name of a file of a stream, in bytes.
+pub const MAX_FILE_BYTES: usize = 128;
+/// The files of a stream: extension, media type, and whether it is a playlist.
+pub const STREAM_FILES: [(&str, &str, bool); 5] = [
+    ("m3u8", "application/vnd.apple.mpegurl", true),
+    ("ts", "video/mp2t", false),
+    ("m4s", "video/mp4", false),
+    ("mp4", "video/mp4", false),
+    ("vtt", "text/vtt", false),
+];
+
 /// The media type of a file that a pipeline may have written, and whether it is a playlist. `None` for
 /// every name that could lead out of a session's folder.
 pub fn stream_file(file: &str) -> Option<(&'static str, bool)> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
-    if file.starts_with('.') || file.len() > 128 || !file.bytes().all(plain) {
+    if file.starts_with('.') || file.len() > MAX_FILE_BYTES || !file.bytes().all(plain) {
         return None;
     }
-    match file.rsplit_once('.')?.1 {
-        "m3u8" => Some(("application/vnd.apple.mpegurl", true)),
-        "ts" => Some(("video/mp2t", false)),
-        "m4s" | "mp4" => Some(("video/mp4", false)),
-        "vtt" => Some(("text/vtt", false)),
-        _ => None,
-    }
+    let extension = file.rsplit_once('.')?.1;
+    let known = STREAM_FILES.iter().find(|(it, ..)| *it == extension);
+    known.map(|&(_, media, is_playlist)| (media, is_playlist))
 }
 
 /// What a client wants. The server only records it; a worker does it.
@@ -70,6 +77,11 @@ pub struct IntentRequest {
     pub idempotency_key: Option<String>,
 }
 
+impl IntentRequest {
+    /// What `type` may be.
+    pub const TYPES: [&str; 2] = ["stream.start", "stream.stop"];
+}
+
 /// Further wishes.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -77,6 +89,11 @@ pub struct IntentParams {
     /// `LIVE` or `CATCHUP`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
+}
+
+impl IntentParams {
+    /// What `mode` may be.
+    pub const MODES: [&str; 2] = ["LIVE", "CATCHUP"];
 }
 
 /// The intent was recorded.

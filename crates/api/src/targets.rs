@@ -8,7 +8,6 @@ use utoipa::ToSchema;
 #[derive(Serialize, Deserialize, ToSchema)]
 pub struct TargetDocument {
     /// Its id, as in the path. Required for a new target that the path does not name.
-    #[schema(max_length = 512)]
     pub id: Option<String>,
     /// Whether it is not to be polled for now.
     #[serde(rename = "isPaused")]
@@ -17,7 +16,6 @@ pub struct TargetDocument {
     pub url: Option<String>,
     /// How often it is polled, in seconds.
     #[serde(rename = "intervalSeconds")]
-    #[schema(minimum = 4, maximum = 120)]
     pub interval_seconds: Option<f64>,
 }
 

@@ -142,6 +142,18 @@ pub enum EventCause {
 }
 
 impl EventCause {
+    /// Every word.
+    pub const WORDS: [&'static str; 8] = [
+        "handed_over_to",
+        "handed_over",
+        "successor",
+        "cancelled_by",
+        "holder_died",
+        "holder_left",
+        "holder_restarted",
+        "session",
+    ];
+
     /// The word used in every store and on the wire.
     pub const fn as_str(&self) -> &'static str {
         match self {

@@ -25,6 +25,8 @@ pub struct Labels(Option<Arc<BTreeMap<String, String>>>);
 impl Labels {
     /// How many labels one lease may carry.
     pub const MAX_COUNT: usize = 32;
+    /// The longest name, in bytes.
+    pub const MAX_NAME_BYTES: usize = 64;
     /// The longest value, in bytes.
     pub const MAX_VALUE_BYTES: usize = 512;
 
@@ -34,7 +36,8 @@ impl Labels {
             return Err(Invalid::new("labels", "at most 32 labels"));
         }
         for (name, value) in &map {
-            if name.is_empty() || name.len() > 64 || !crate::text::is_plain(name) {
+            if name.is_empty() || name.len() > Self::MAX_NAME_BYTES || !crate::text::is_plain(name)
+            {
                 return Err(Invalid::new(
                     "labels",
                     "names of 1 to 64 characters of A-Z a-z 0-9 . _ -",

@@ -256,6 +256,14 @@ impl Loss {
         ]
     }
 
+    /// The word of every way to end that an authority reports: a deadline is a holder's own.
+    pub fn words() -> impl Iterator<Item = &'static str> {
+        let reported = Self::all("").into_iter();
+        reported
+            .filter(|loss| *loss != Self::Deadline)
+            .map(|loss| loss.row().word)
+    }
+
     const fn row(&self) -> LossRow {
         let (word, code, status, event, text) = match self {
             Self::Expired => {

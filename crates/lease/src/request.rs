@@ -109,7 +109,7 @@ impl Acquire {
         if self
             .force
             .as_ref()
-            .is_some_and(|why| why.is_empty() || why.len() > 512)
+            .is_some_and(|why| why.is_empty() || why.len() > Revoke::MAX_REASON_BYTES)
         {
             return Err(Invalid::new("force", "a reason of 1 to 512 bytes"));
         }
@@ -307,9 +307,12 @@ pub struct Revoke {
 }
 
 impl Revoke {
+    /// The longest reason, in bytes.
+    pub const MAX_REASON_BYTES: usize = 512;
+
     /// A reason must be there and short enough to keep.
     pub fn validate(&self) -> Result<(), Invalid> {
-        if self.reason.trim().is_empty() || self.reason.len() > 512 {
+        if self.reason.trim().is_empty() || self.reason.len() > Self::MAX_REASON_BYTES {
             return Err(Invalid::new("reason", "1 to 512 bytes"));
         }
         Ok(())

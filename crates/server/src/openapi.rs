@@ -1,5 +1,7 @@
 //! The specification, generated from the routes themselves, and a page to read it.
 
+mod constraints;
+mod examples;
 mod viewer;
 
 use std::collections::BTreeMap;
@@ -10,6 +12,7 @@ use axum::{
 };
 use http::header;
 use leasehold_api::{Problem, paths};
+use serde_json::Value;
 use utoipa::{
     OpenApi as _, ToSchema as _,
     openapi::{
@@ -42,7 +45,7 @@ struct Base;
 /// What any request with a credential may be answered with, beside its own answers.
 const COMMON: [(&str, &str); 5] = [
     ("401", "A valid API key is needed"),
-    ("403", "This token may not do that"),
+    ("403", "This API key may not do that"),
     ("429", "Too many requests"),
     ("500", "Something is wrong on the server"),
     ("503", "The store cannot be reached, or the server is busy"),
@@ -55,7 +58,7 @@ const WITH_INPUT: [(&str, &str); 3] = [
 ];
 
 /// The specification of every route.
-pub fn openapi() -> OpenApi {
+pub fn openapi() -> Value {
     let sessions = routes::v3::router(SessionOptions::default(), &Metrics::new())
         .expect("the default settings are valid");
     let (_, api) = with_spec(routes::all().merge(sessions));
@@ -63,13 +66,13 @@ pub fn openapi() -> OpenApi {
 }
 
 /// The routes, with one more that serves their specification.
-pub(crate) fn with_spec(routes: OpenApiRouter<App>) -> (axum::Router<App>, OpenApi) {
+pub(crate) fn with_spec(routes: OpenApiRouter<App>) -> (axum::Router<App>, Value) {
     let (router, api) = OpenApiRouter::with_openapi(Base::openapi())
         .merge(routes)
         .split_for_parts();
     let api = finished(api);
     // Written once: it does not change while the server runs.
-    let text = serde_json::to_string(&api).unwrap_or_default();
+    let text = api.to_string();
     let serve = move || async move { document(text) };
     (
         router
@@ -83,11 +86,12 @@ fn document(text: String) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], text).into_response()
 }
 
-/// Adds what holds for every operation: the security scheme and the problems.
-fn finished(mut api: OpenApi) -> OpenApi {
+/// Adds what holds for every operation (the security scheme and the problems), and what is known about
+/// values.
+fn finished(mut api: OpenApi) -> Value {
     let scheme = HttpBuilder::new()
         .scheme(HttpAuthScheme::Bearer)
-        .description(Some("A token with the scopes named at each operation"))
+        .description(Some("An API key with the scopes that the operation names"))
         .build();
     let components = api.components.get_or_insert_default();
     components.add_security_scheme("bearer", SecurityScheme::Http(scheme));
@@ -107,6 +111,16 @@ fn finished(mut api: OpenApi) -> OpenApi {
                 body.required = Some(Required::False);
             }
         }
+    }
+    let mut api = serde_json::to_value(api).unwrap_or_default();
+    // A server that was built with fewer routes has no place for some of it.
+    let _ = constraints::state(&mut api);
+    examples::attach(&mut api);
+    // A camera's grant is a lease, too.
+    if let Some(Value::Object(granted)) = api["components"]["schemas"].get_mut("Granted")
+        && let Some(forms) = granted.remove("oneOf")
+    {
+        granted.insert("anyOf".to_owned(), forms);
     }
     api
 }

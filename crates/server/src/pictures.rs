@@ -31,6 +31,8 @@ pub(crate) struct Picture {
 impl Picture {
     /// The most bytes of one still.
     pub const MAX_BYTES: usize = leasehold_api::worker::MAX_PICTURE_BYTES;
+    /// The longest side of the camera's own picture, in pixels.
+    pub const MAX_SIDE: u32 = 16_384;
 
     /// The media type that the first bytes prove; what the sender calls it does not count.
     pub fn media(bytes: &[u8]) -> Option<&'static str> {

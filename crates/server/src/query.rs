@@ -1,7 +1,7 @@
 //! Query parameters, as strict as bodies.
 
 use axum::extract::FromRequestParts;
-use http::request::Parts;
+use http::{HeaderMap, request::Parts};
 use lease::Revision;
 use leasehold_api::FieldError;
 use serde::de::DeserializeOwned;
@@ -23,7 +23,13 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
                 let text = error
                     .source()
                     .map_or_else(|| error.to_string(), ToString::to_string);
-                Reject::invalid(vec![FieldError::new("query", text)])
+                // Its path stands before what is wrong, unless it is about the whole.
+                let (path, message) = text.split_once(": ").unwrap_or((".", &text));
+                let mut wrong = leasehold_api::describe(path, message);
+                if wrong.field == "body" {
+                    wrong = FieldError::new("query", wrong.expected);
+                }
+                Reject::invalid(vec![wrong])
             })
     }
 }
@@ -32,6 +38,9 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
 pub(crate) const DEFAULT_PAGE: usize = 100;
 /// How many items a page has at most.
 pub(crate) const MAX_PAGE: usize = 1000;
+
+/// How many items a page leaves out at most: more than a site has. They are read all the same.
+pub(crate) const MAX_OFFSET: usize = 100_000;
 
 /// The size of a page.
 pub(crate) fn page_limit(limit: Option<usize>) -> Result<usize, Reject> {
@@ -43,7 +52,7 @@ pub(crate) fn page_limit(limit: Option<usize>) -> Result<usize, Reject> {
 }
 
 /// The largest revision that is exact in every JSON reader. No authority gets there.
-const MAX_REVISION: u64 = (1 << 53) - 1;
+pub(crate) const MAX_REVISION: u64 = (1 << 53) - 1;
 
 /// A revision that the caller has seen.
 pub(crate) fn seen_revision(field: &'static str, seen: u64) -> Result<Revision, Reject> {
@@ -54,4 +63,13 @@ pub(crate) fn seen_revision(field: &'static str, seen: u64) -> Result<Revision, 
         ));
     }
     Ok(Revision::new(seen))
+}
+
+/// The revision that a returning reader of a stream has seen last, as its header says.
+pub(crate) fn last_event_id(headers: &HeaderMap) -> Result<Option<Revision>, Reject> {
+    let header = headers.get("last-event-id").map(|id| {
+        let id = id.to_str().ok().and_then(|id| id.parse().ok());
+        seen_revision("Last-Event-ID", id.unwrap_or(u64::MAX))
+    });
+    header.transpose()
 }

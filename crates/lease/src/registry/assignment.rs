@@ -41,6 +41,19 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::Kept,
+        Self::Unassigned,
+        Self::Draining,
+        Self::NotEligible,
+        Self::Failing,
+        Self::Deployment,
+        Self::Balance,
+        Self::Disabled,
+        Self::Parked,
+    ];
+
     /// Its word.
     pub const fn word(self) -> &'static str {
         match self {

@@ -35,6 +35,9 @@ pub enum CameraStatus {
 }
 
 impl CameraStatus {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Online, Self::Offline, Self::Error, Self::Maintenance];
+
     /// From its name.
     pub fn parse(name: &str) -> Option<Self> {
         serde_json::from_value(name.into()).ok()
@@ -200,6 +203,10 @@ fn default_iou_threshold() -> f64 {
 impl Camera {
     /// The most zones a camera may have.
     pub const MAX_ZONES: usize = 256;
+    /// The longest address, in bytes.
+    pub const MAX_URL_BYTES: usize = 2048;
+    /// What an address may begin with.
+    pub const URL_SCHEMES: [&str; 5] = ["rtsp", "rtsps", "http", "https", "file"];
 
     /// Everything that is wrong with it.
     pub fn validate(&self) -> Result<(), Vec<FieldError>> {
@@ -272,13 +279,12 @@ impl Camera {
 }
 
 fn is_source_url(url: &str) -> bool {
-    const SCHEMES: [&str; 5] = ["rtsp", "rtsps", "http", "https", "file"];
     let Some((scheme, rest)) = url.split_once("://") else {
         return false;
     };
-    SCHEMES.contains(&scheme)
+    Camera::URL_SCHEMES.contains(&scheme)
         && !rest.is_empty()
-        && url.len() <= 2048
+        && url.len() <= Camera::MAX_URL_BYTES
         && !url.chars().any(|c| c.is_control() || c.is_whitespace())
 }
 

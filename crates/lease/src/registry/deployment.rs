@@ -23,6 +23,9 @@ pub enum DeploymentState {
 }
 
 impl DeploymentState {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Running, Self::Paused, Self::RolledBack, Self::Done];
+
     /// Its word.
     pub const fn as_str(self) -> &'static str {
         match self {

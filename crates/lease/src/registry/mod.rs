@@ -40,6 +40,13 @@ pub const TROUBLE: &str = "camera-trouble";
 /// The kind of runner records, and of the leases that say that a runner is there.
 pub const RUNNER: &str = "runner";
 
+/// The longest name of a tenant, a site, a camera, a runner, a group or a version, in bytes.
+pub const MAX_NAME_BYTES: usize = 255;
+/// How many labels or capabilities one list may have.
+pub const MAX_LABELS: usize = 256;
+/// The longest of them, in bytes.
+pub const MAX_LABEL_BYTES: usize = 64;
+
 /// What is wrong with one field of a document, by its path (`zones[2].polygon`).
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{field}: expected {expected}")]
@@ -85,9 +92,11 @@ impl Checks {
     ) {
         let mut labels = labels.into_iter();
         self.require(
-            labels.clone().count() <= 256
+            labels.clone().count() <= MAX_LABELS
                 && labels.all(|label| {
-                    !label.is_empty() && label.len() <= 64 && !label.chars().any(char::is_control)
+                    !label.is_empty()
+                        && label.len() <= MAX_LABEL_BYTES
+                        && !label.chars().any(char::is_control)
                 }),
             field,
             "at most 256 labels of 1 to 64 bytes without control characters",
@@ -105,7 +114,7 @@ impl Checks {
 
 /// Whether `text` can name a tenant, a site, a camera or a runner.
 pub fn is_name(text: &str) -> bool {
-    !text.is_empty() && text.len() <= 255 && is_plain(text)
+    !text.is_empty() && text.len() <= MAX_NAME_BYTES && is_plain(text)
 }
 
 /// The key of the lease that says that a runner is there. Its name is given once within its tenant.

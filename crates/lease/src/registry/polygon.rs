@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 pub struct Polygon(pub Vec<[f64; 2]>);
 
 impl Polygon {
+    /// A polygon has corners.
+    pub const MIN_POINTS: usize = 3;
     /// More points than any hand draws; the crossing check is quadratic.
     pub const MAX_POINTS: usize = 512;
 
@@ -15,7 +17,7 @@ impl Polygon {
     pub fn is_simple(&self) -> bool {
         let points = &self.0;
         let count = points.len();
-        if !(3..=Self::MAX_POINTS).contains(&count)
+        if !(Self::MIN_POINTS..=Self::MAX_POINTS).contains(&count)
             || points.iter().flatten().any(|number| !number.is_finite())
         {
             return false;

@@ -21,6 +21,11 @@ pub enum RunnerStatus {
     Inactive,
 }
 
+impl RunnerStatus {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Active, Self::Draining, Self::Cordoned, Self::Inactive];
+}
+
 /// A runner as it is kept.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Runner {
@@ -87,6 +92,8 @@ impl Runner {
         Ok(ttl) => ttl,
         Err(_) => panic!("a minute is a ttl"),
     };
+    /// The longest host, in bytes.
+    pub const MAX_HOST_BYTES: usize = 255;
     /// More cameras than one host can look at.
     pub const MAX_CAPACITY: u32 = 10_000;
 
@@ -99,7 +106,9 @@ impl Runner {
         checks.name(&self.deployment_group, "deployment_group");
         checks.name(&self.deployment_version, "deployment_version");
         checks.require(
-            !self.host.is_empty() && self.host.len() <= 255 && crate::text::is_visible(&self.host),
+            !self.host.is_empty()
+                && self.host.len() <= Self::MAX_HOST_BYTES
+                && crate::text::is_visible(&self.host),
             "host",
             "1 to 255 bytes without white space",
         );

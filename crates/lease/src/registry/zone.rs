@@ -48,6 +48,9 @@ fn default_priority() -> i32 {
 }
 
 impl Zone {
+    /// The longest display name, in bytes.
+    pub const MAX_NAME_BYTES: usize = 255;
+
     /// Everything that is wrong with it.
     pub fn validate(&self) -> Result<(), Vec<FieldError>> {
         let mut checks = Checks::default();
@@ -63,7 +66,7 @@ impl Zone {
         );
         checks.require(
             !self.name.is_empty()
-                && self.name.len() <= 255
+                && self.name.len() <= Self::MAX_NAME_BYTES
                 && !self.name.chars().any(char::is_control),
             format!("{prefix}name"),
             "1 to 255 bytes without control characters",

@@ -58,7 +58,7 @@ pub fn idempotency_key(service_ref: &str, profile: &str, start_ms: Option<u64>) 
 
 /// Checks a service reference.
 pub fn check_service_ref(text: &str) -> Result<(), Invalid> {
-    if text.is_empty() || text.len() > 256 || !crate::text::is_visible(text) {
+    if text.is_empty() || text.len() > MAX_SERVICE_REF_BYTES || !crate::text::is_visible(text) {
         return Err(Invalid::new(
             "service_ref",
             "1 to 256 printable bytes without spaces",
@@ -67,9 +67,16 @@ pub fn check_service_ref(text: &str) -> Result<(), Invalid> {
     Ok(())
 }
 
+/// The longest reference to a service, in bytes.
+pub const MAX_SERVICE_REF_BYTES: usize = 256;
+/// The longest name of a profile, in bytes.
+pub const MAX_PROFILE_BYTES: usize = 64;
+/// The longest correlation id, in bytes.
+pub const MAX_CORRELATION_ID_BYTES: usize = 64;
+
 /// Checks a profile's name.
 pub fn check_profile(text: &str) -> Result<(), Invalid> {
-    if text.is_empty() || text.len() > 64 || !is_plain(text) {
+    if text.is_empty() || text.len() > MAX_PROFILE_BYTES || !is_plain(text) {
         return Err(Invalid::new(
             "profile",
             "1 to 64 characters of A-Z a-z 0-9 . _ -",
@@ -80,7 +87,7 @@ pub fn check_profile(text: &str) -> Result<(), Invalid> {
 
 /// Checks a correlation id.
 pub fn check_correlation_id(text: &str) -> Result<(), Invalid> {
-    if text.is_empty() || text.len() > 64 || !is_plain(text) {
+    if text.is_empty() || text.len() > MAX_CORRELATION_ID_BYTES || !is_plain(text) {
         return Err(Invalid::new(
             "correlation_id",
             "1 to 64 characters of A-Z a-z 0-9 . _ -",
@@ -188,6 +195,22 @@ pub enum Reason {
     WorkerLost,
     #[serde(rename = "R_SHUTDOWN")]
     Shutdown,
+}
+
+impl Reason {
+    /// All of them.
+    pub const ALL: [Self; 10] = [
+        Self::None,
+        Self::LeaseBusy,
+        Self::NoTuner,
+        Self::LeaseExpired,
+        Self::LeaseLost,
+        Self::ClientStop,
+        Self::PipelineFailed,
+        Self::PipelineTimeout,
+        Self::WorkerLost,
+        Self::Shutdown,
+    ];
 }
 
 /// A session as it is kept. Its lease (`session:<id>`) is kept apart and says until when it lives.

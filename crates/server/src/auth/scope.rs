@@ -56,6 +56,14 @@ impl Scope {
             .flat_map(|(area, _)| LEVELS.iter().map(|(level, _)| Self::new(*area, *level)))
     }
 
+    /// What a scope may be written as: `*` stands for the highest level.
+    pub fn words() -> impl Iterator<Item = String> {
+        let levels = || LEVELS.iter().map(|(_, level)| *level).chain(["*"]);
+        AREAS
+            .iter()
+            .flat_map(move |(_, area)| levels().map(move |level| format!("{area}:{level}")))
+    }
+
     /// Puts both together.
     pub const fn new(area: Area, level: Level) -> Self {
         Self { area, level }

@@ -25,6 +25,19 @@ const typeOf = (schema) => {
   return [schema.type].flat().filter(Boolean).join(" | ") || "any";
 };
 
+/** Limits in a few words: `1..3600`, `1..64 characters`. */
+const limits = (schema = {}) => {
+  const span = (from, to, unit) => (from === undefined && to === undefined ? undefined : `${from ?? ""}..${to ?? ""}${unit}`);
+  return [
+    span(schema.minimum, schema.maximum, ""),
+    span(schema.minLength, schema.maxLength, " characters"),
+    span(schema.minItems, schema.maxItems, " items"),
+    schema.pattern,
+  ].filter(Boolean).join(", ");
+};
+
+const about = (schema, text = "") => [text, limits(schema)].filter(Boolean).join(" · ");
+
 /** What a value looks like, without following the same name twice. */
 const example = (api, schema, seen = []) => {
   const [name, found] = resolve(api, schema);
@@ -57,28 +70,33 @@ const fields = (api, schema) => {
   return Object.entries(found?.properties ?? {}).map(([name, value]) => [
     make("code", {}, required.includes(name) ? name : `${name}?`),
     make("code", {}, typeOf(value)),
-    value.description ?? resolve(api, value)[1]?.description ?? "",
+    about(value, value.description ?? resolve(api, value)[1]?.description),
   ]);
 };
 
 const operation = (api, method, path, it) => {
   const id = it.operationId;
-  const body = Object.values(it.requestBody?.content ?? {})[0]?.schema;
+  const [media, content] = Object.entries(it.requestBody?.content ?? {})[0] ?? [];
+  const body = content?.schema;
+  const known = (name) => it.parameters?.find((one) => one.name === name)?.example;
+  const filled = path.replace(/\{(\w+)\}/g, (whole, name) => known(name) ?? whole);
   const scopes = (it.security ?? []).flatMap((one) => Object.values(one).flat());
   const parts = [];
   if (it.description) parts.push(make("p", {}, it.description));
   if (scopes.length) parts.push(make("p", { class: "muted" }, `Scope: ${scopes.join(", ")}`));
   if (it.parameters?.length)
     parts.push(rows(["parameter", "in", "type", ""], it.parameters.map((one) => [
-      make("code", {}, one.required ? one.name : `${one.name}?`), one.in, make("code", {}, typeOf(one.schema)), one.description ?? "",
+      make("code", {}, one.required ? one.name : `${one.name}?`), one.in, make("code", {}, typeOf(one.schema)), about(one.schema, one.description),
     ])));
   if (body) parts.push(rows(["body", "type", ""], fields(api, body)));
   parts.push(rows(["answer", "", ""], Object.entries(it.responses).map(([status, one]) => [
     make("code", {}, status), one.description, make("code", {}, typeOf(Object.values(one.content ?? {})[0]?.schema ?? { type: "" }).replace(/^any$/, "")),
   ])));
-  const line = [`curl -X ${method.toUpperCase()} "${location.origin}${path}"`];
+  const line = [`curl -X ${method.toUpperCase()} "${location.origin}${filled}"`];
   if (scopes.length) line.push('  -H "Authorization: Bearer $LEASEHOLD_API_TOKEN"');
-  if (body) line.push('  -H "Content-Type: application/json"', `  -d '${JSON.stringify(example(api, body))}'`);
+  if (media === "application/json")
+    line.push('  -H "Content-Type: application/json"', `  -d '${JSON.stringify(content.example ?? example(api, body))}'`);
+  else if (media) line.push(`  -H "Content-Type: ${media}"`, "  --data-binary @FILE");
   parts.push(make("pre", { tabindex: "0" }, line.join(" \\\n")));
   return make("details", { id, "data-text": `${method} ${path} ${id} ${it.summary} ${Object.keys(it.responses).join(" ")}`.toLowerCase() },
     make("summary", {}, make("span", { class: "method" }, method.toUpperCase()), make("code", {}, path), " ", make("span", { class: "muted" }, it.summary ?? "")),

@@ -20,10 +20,6 @@ use crate::{App, Reject, auth::Caller};
 
 /// How often open deployments are checked, in ms.
 const LOOK_MS: u64 = 1_000;
-/// How many cameras are shifted at a time by default.
-const DEFAULT_STEP: u32 = 4;
-/// How long they may take by default, in ms.
-const DEFAULT_HEALTH_TIMEOUT_MS: u64 = 120_000;
 
 fn unknown() -> Reject {
     Reject::new(Code::NotFound, "this group has no deployment")
@@ -140,10 +136,11 @@ pub(crate) async fn start(
         deployment_group: request.deployment_group,
         from_version,
         to_version: request.to_version,
-        step: request.step.unwrap_or(DEFAULT_STEP),
-        health_timeout_ms: request
-            .health_timeout_seconds
-            .map_or(DEFAULT_HEALTH_TIMEOUT_MS, Seconds::millis),
+        step: request.step.unwrap_or(DeploymentRequest::DEFAULT_STEP),
+        health_timeout_ms: request.health_timeout_seconds.map_or(
+            DeploymentRequest::DEFAULT_HEALTH_TIMEOUT_MS,
+            Seconds::millis,
+        ),
         state: DeploymentState::Running,
         shifted: BTreeSet::new(),
         leaving: BTreeSet::new(),

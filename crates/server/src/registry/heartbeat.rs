@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use lease::{
-    Acquired, Holder, Lease, LeaseId, Loss, Renew, Renewal, Renewals, Revision, UnixMillis,
+    Acquired, Holder, Lease, LeaseId, Loss, Renew, Renewal, Renewals, UnixMillis,
     registry::{
         CAMERA, Load, RUNNER, Reason, Report, Runner, RunnerStatus, SiteCamera, presence_key,
     },
@@ -14,10 +14,7 @@ use leasehold_api::{
 };
 
 use super::{runners, trouble, view::Planned};
-use crate::{App, Reject, auth::Caller, ops, outbox::Heartbeat};
-
-/// More lease ids than a runner can have.
-const MAX_ACTIVE: usize = Runner::MAX_CAPACITY as usize;
+use crate::{App, Reject, auth::Caller, ops, outbox::Heartbeat, query::seen_revision};
 
 pub(crate) async fn heartbeat(
     app: &App,
@@ -25,12 +22,16 @@ pub(crate) async fn heartbeat(
     named: runners::Named<'_>,
     request: RunnerHeartbeatRequest,
 ) -> Result<RunnerHeartbeatAnswer, Reject> {
-    if request.active_leases.len() > MAX_ACTIVE {
+    if request.active_leases.len() > RunnerHeartbeatRequest::MAX_LEASES {
         return Err(Reject::field("active_leases", "at most 10,000 leases"));
     }
-    if request.camera_status.len() > MAX_ACTIVE {
+    if request.camera_status.len() > RunnerHeartbeatRequest::MAX_LEASES {
         return Err(Reject::field("camera_status", "at most 10,000 cameras"));
     }
+    let seen = request.revision;
+    let seen = seen
+        .map(|seen| seen_revision("revision", seen))
+        .transpose()?;
     let found = runners::find(app, caller, named).await?;
     let runner = &found.value;
     if request
@@ -66,7 +67,6 @@ pub(crate) async fn heartbeat(
     runners::allow(app, &found, report.load.allows(runner, held, at), at).await?;
     let place = runners::place(runner);
     // The answer includes the runner's own registration and everything it has already seen.
-    let seen = request.revision.map(Revision::new);
     let seen = seen.unwrap_or(found.revision).max(found.revision);
     let sites = app.sites();
     let mut planned = sites.planned(app, &place, Some(seen), at).await?;

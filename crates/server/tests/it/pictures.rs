@@ -172,7 +172,7 @@ async fn what_is_wrong_with_a_still_is_said_exactly() {
             PNG.to_vec(),
             400,
             "CONFIG_INVALID",
-            "query",
+            "token",
         ),
         (
             &format!("{fine}&depth=8"),

@@ -11,8 +11,8 @@ use crate::cli_support::Server;
 const SECONDS: (u64, u64) = (60, 600);
 /// What it needs on top to start, to end and to find the smallest failing question.
 const GRACE: Duration = Duration::from_secs(120);
-/// Fewer questions than this and something else is wrong.
-const MIN_QUESTIONS: u64 = 500;
+/// Fewer questions than this and something else is wrong. A quiet machine asks many times as many.
+const MIN_QUESTIONS: u64 = 200;
 
 /// What is checked of each answer: above all no 5xx, no undocumented status, media type or header, and
 /// every body as its schema says; and that requests which the specification forbids are refused.
@@ -81,6 +81,8 @@ async fn heavy_schemathesis_finds_no_server_error_and_nothing_undocumented() {
         .args(["run", &format!("http://{}/api/openapi.json", server.address)])
         .args(["--header", &format!("Authorization: Bearer {admin}")])
         .args(["--checks", CHECKS, "--exclude-path-regex", STREAMS])
+        // The server's own tests send the examples, each where it can succeed.
+        .args(["--phases", "coverage,fuzzing,stateful"])
         .args(["--max-time", &seconds.to_string()])
         .args(["--seed", &seed.to_string()])
         // Without an end of their own the last phases take whatever time is left.

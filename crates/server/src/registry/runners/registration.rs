@@ -4,7 +4,7 @@ use lease::{
     Acquire, Cause, Committed, Incarnation, Labels, LeaseRef, Transaction, Ttl, UnixMillis,
     registry::{RUNNER, Runner, RunnerStatus, presence_key},
 };
-use leasehold_api::{Code, RegisterRequest, Seconds};
+use leasehold_api::{Check, Code, RegisterRequest, Seconds, check_ttl};
 use leasehold_client::documents::Attempts;
 use serde_json::Map;
 use sha2::{Digest as _, Sha256};
@@ -17,9 +17,6 @@ use super::{
     cameras_of, holder, index_key, place, place_in, release, unknown,
 };
 use crate::{App, Reject, auth::Caller};
-
-/// How many cameras a runner may have when it does not say.
-const DEFAULT_CAPACITY: u32 = 16;
 
 /// How a registration went.
 pub(crate) struct Registered {
@@ -39,8 +36,11 @@ pub(crate) async fn register(
     enter(caller, &request.tenant_id, &request.site_id)?;
     let ttl = match request.ttl_seconds {
         None => Runner::DEFAULT_PRESENCE,
-        Some(ttl) if (1000..=3_600_000).contains(&ttl.millis()) => Ttl::from_millis(ttl.millis())?,
-        Some(_) => return Err(Reject::field("ttl_seconds", "1 to 3600 seconds")),
+        Some(ttl) => {
+            let mut check = Check::new();
+            let ttl = check_ttl("ttl_seconds", Some(ttl), &mut check);
+            check.finish(ttl).map_err(Reject::invalid)?
+        }
     };
     let mut attempts = Attempts::default();
     loop {
@@ -120,7 +120,9 @@ fn runner(request: &RegisterRequest, presence_ttl: Ttl, now: UnixMillis) -> Resu
         deployment_version: request.deployment_version.clone(),
         host: request.host.clone(),
         port: request.port,
-        capacity: request.capacity.unwrap_or(DEFAULT_CAPACITY),
+        capacity: request
+            .capacity
+            .unwrap_or(RegisterRequest::DEFAULT_CAPACITY),
         metrics_port: request.metrics_port,
         capabilities: request.capabilities.clone(),
         incarnation,

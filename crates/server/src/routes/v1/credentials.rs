@@ -14,8 +14,7 @@ use crate::{
     auth::{Auth, Caller, Created, CredentialsAdmin, NewCredential, Scope},
 };
 
-/// The longest a credential may be let in for: as long as anybody plans.
-const MAX_LIFE_MS: u64 = 10 * 366 * 86_400_000;
+const MAX_LIFE_MS: u64 = CredentialRequest::MAX_LIFE_SECONDS * 1000;
 
 pub(super) fn router() -> OpenApiRouter<App> {
     OpenApiRouter::new()
@@ -119,14 +118,17 @@ fn wanted(caller: &Caller, request: CredentialRequest) -> Result<NewCredential, 
         .iter()
         .map(|scope| scope.parse().map_err(wrong))
         .collect::<Result<_, _>>()?;
-    if scopes.is_empty() || scopes.len() > 16 {
+    if scopes.is_empty() || scopes.len() > CredentialRequest::MAX_SCOPES {
         return Err(Reject::field("scopes", "1 to 16 scopes"));
     }
     for scope in &scopes {
         caller.needs(scope.area(), scope.level())?;
     }
     if tenant_id.as_deref().is_some_and(|it| !is_name(it)) {
-        return Err(Reject::field("tenant_id", "1 to 64 bytes"));
+        return Err(Reject::field(
+            "tenant_id",
+            "1 to 64 bytes without control characters",
+        ));
     }
     let expires_in_ms = expires_in_seconds.map(Seconds::millis);
     if expires_in_ms.is_some_and(|ms| !(1_000..=MAX_LIFE_MS).contains(&ms)) {
@@ -142,7 +144,8 @@ fn wanted(caller: &Caller, request: CredentialRequest) -> Result<NewCredential, 
 }
 
 fn is_name(name: &str) -> bool {
-    (1..=64).contains(&name.len()) && !name.chars().any(char::is_control)
+    (1..=CredentialRequest::MAX_NAME_BYTES).contains(&name.len())
+        && !name.chars().any(char::is_control)
 }
 
 async fn shown(app: &App, created: &Created) -> CredentialSecret {

@@ -12,7 +12,7 @@ use super::leases::tenant;
 use crate::{
     App, Json, Query, Reject,
     auth::{Auth, LeasesRead},
-    query::{page_limit, seen_revision},
+    query::{last_event_id, page_limit, seen_revision},
     streams::{self, Format},
 };
 
@@ -130,15 +130,13 @@ async fn stream(
     Query(query): Query<StreamFilter>,
     headers: HeaderMap,
 ) -> Result<Response, Reject> {
-    let from = match headers.get("last-event-id") {
-        None => query.after.map(|seen| seen_revision("after", seen)),
-        Some(id) => {
-            let id = id.to_str().ok().and_then(|id| id.parse().ok());
-            Some(seen_revision("Last-Event-ID", id.unwrap_or(u64::MAX)))
-        }
+    let after = || query.after.map(|seen| seen_revision("after", seen));
+    let from = match last_event_id(&headers)? {
+        None => after().transpose()?,
+        seen => seen,
     };
     let watching = Watching {
-        from: from.transpose()?,
+        from,
         kinds: query.kind.into_iter().collect(),
         key: parse_key(query.key.as_deref())?,
         holder: query.holder.as_deref().map(HolderName::new).transpose()?,

@@ -69,6 +69,8 @@ async fn leave(
     Path(name): Path<String>,
     Query(query): Query<Leaving>,
 ) -> Result<Json<HolderRemoved>, Reject> {
+    let named =
+        HolderName::new(&name).map_err(|invalid| Reject::field("name", invalid.expected))?;
     let own = query
         .incarnation
         .map(|incarnation| leasehold_api::holder(&name, Some(&incarnation)))
@@ -76,7 +78,7 @@ async fn leave(
     // Who of this name is there: one in each tenant at most.
     let namesakes = LeaseQuery {
         kind: Some(NODE.to_owned()),
-        holder: Some(HolderName::new(name)?),
+        holder: Some(named),
         status: Some(Status::Active),
         tenant: tenant(&caller, query.tenant_id)?,
         limit: MAX_PAGE,

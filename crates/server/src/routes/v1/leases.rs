@@ -95,8 +95,9 @@ async fn by_runner(
     Path(runner): Path<String>,
     Query(of): Query<OfTenant>,
 ) -> Result<Json<Vec<Lease>>, Reject> {
+    let wrong = |invalid: ::lease::Invalid| Reject::field("runner_id", invalid.expected);
     let query = LeaseQuery {
-        holder: Some(HolderName::new(runner)?),
+        holder: Some(HolderName::new(runner).map_err(wrong)?),
         status: Some(Status::Active),
         tenant: tenant(&caller, of.tenant_id)?,
         ..LeaseQuery::default()

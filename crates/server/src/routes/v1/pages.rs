@@ -8,7 +8,7 @@ use super::leases::{from_cursor, tenant, to_cursor};
 use crate::{
     App, Reject,
     auth::Caller,
-    query::page_limit,
+    query::{MAX_OFFSET, page_limit},
     registry::{
         SiteId,
         items::Item,
@@ -27,9 +27,6 @@ pub(super) struct Pages {
     /// Leave out this many at the beginning: at most 100000. A cursor costs less.
     pub offset: Option<usize>,
 }
-
-/// More than a site has. What is left out is read all the same.
-const MAX_OFFSET: usize = 100_000;
 
 impl Pages {
     /// The page of what a site has, and the cursor of the next.
@@ -149,7 +146,10 @@ pub(super) fn after(cursor: Option<&str>) -> Result<Option<String>, Reject> {
 fn prefix(tenant: Option<&str>, site: Option<&str>) -> Result<String, Reject> {
     match (tenant, site) {
         (None, None) => Ok(String::new()),
-        (None, Some(_)) => Err(Reject::field("tenant_id", "the tenant of the site")),
+        (None, Some(site)) => {
+            SiteId::new("-", site)?;
+            Err(Reject::field("tenant_id", "the tenant of the site"))
+        }
         (Some(tenant), None) => {
             SiteId::new(tenant, "-")?;
             Ok(format!("{tenant}/"))

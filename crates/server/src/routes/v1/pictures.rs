@@ -20,9 +20,6 @@ use crate::{
     pictures::Picture,
     registry::cameras,
 };
-
-/// The largest side of a camera's own picture, in pixels.
-const MAX_SIDE: u32 = 16_384;
 /// The size of the camera's own picture, `1920x1080`.
 const SIZE: HeaderName = HeaderName::from_static("picture-size");
 /// When the still was taken in.
@@ -96,7 +93,7 @@ async fn keep_picture(
     RawBody(bytes): RawBody<{ Picture::MAX_BYTES }>,
 ) -> Result<Json<Success>, Reject> {
     for (field, side) in [("width", sent.width), ("height", sent.height)] {
-        if !(1..=MAX_SIDE).contains(&side) {
+        if !(1..=Picture::MAX_SIDE).contains(&side) {
             return Err(Reject::field(field, "1 to 16384 pixels"));
         }
     }

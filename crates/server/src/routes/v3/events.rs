@@ -25,6 +25,7 @@ use crate::{
     App, Reject,
     auth::{Auth, V3Read},
     metrics::Open,
+    query::last_event_id,
 };
 
 pub(super) fn router() -> OpenApiRouter<App> {
@@ -52,16 +53,7 @@ async fn events(
     Path(id): Path<String>,
     headers: HeaderMap,
 ) -> Result<Response, Reject> {
-    let from = match headers.get("last-event-id") {
-        None => None,
-        Some(id) => Some(
-            id.to_str()
-                .ok()
-                .and_then(|id| id.parse().ok())
-                .map(Revision::new)
-                .ok_or_else(|| Reject::field("Last-Event-ID", "a revision: a whole number"))?,
-        ),
-    };
+    let from = last_event_id(&headers)?;
     let session = sessions::find(&app, &caller, &id).await?;
     let key = session::key(session.session_id);
     // Without a revision it begins with a resync: the session as it is once the watch is open.
