@@ -61,94 +61,94 @@ codes! {
     // name = word, status, retryable, has no side effects, title, what to do
     /// No such lease is known.
     LeaseNotFound = "LEASE_NOT_FOUND", 404, false, true, "No such lease",
-        "Stop the work that the lease protected and acquire again. Leases that ended long ago are forgotten, and so are those of a store that lost its data.";
+        "Stop the work that the lease protected, then acquire again. A server forgets leases that ended long ago, and all leases if its store lost its data.";
     /// The lease lapsed, or another holder has the key.
     LeaseExpired = "LEASE_EXPIRED", 410, false, true, "The lease is over",
-        "Stop the work, then acquire again: the new lease has a greater token. `loss.reason` says whether it lapsed or another holder took the key. Renew at a third of the ttl.";
+        "Stop the work, then acquire again: the new lease has a greater token. `loss.reason` says whether it expired or another holder took the key. Renew after a third of the ttl.";
     /// The holder gave the lease back.
     LeaseReleased = "LEASE_RELEASED", 410, false, true, "The lease was released",
-        "Acquire again if the work goes on. Two parts of one program that share a lease should agree on who releases it.";
+        "Stop the work, or acquire again to continue it. If several parts of a program share the lease, let only one of them release it.";
     /// The lease was taken away.
     LeaseRevoked = "LEASE_REVOKED", 410, false, true, "The lease was revoked",
-        "Stop the work. `loss.detail` has the administrator's reason; acquire again only if that allows it.";
+        "Stop the work. `loss.detail` has the administrator's reason; acquire again only if that reason permits it.";
     /// Another holder has the key.
     LeaseAlreadyHeld = "LEASE_ALREADY_HELD", 409, true, true, "Another holder has this key",
-        "Try again after `retry_after_seconds`, or wait in the queue with `wait_seconds`. `held` names the holder where you may know it.";
+        "Try again after `retry_after_seconds`, or wait in the queue with `wait_seconds`. `held` names the holder, unless it belongs to a tenant that you may not see.";
     /// No such runner is registered.
     RunnerNotFound = "RUNNER_NOT_FOUND", 404, false, true, "No such runner",
-        "Register the runner again: it was removed, or was away for longer than `runners.forget_after`.";
+        "Register the runner again: it was removed, or sent no heartbeat for longer than `runners.forget_after`.";
     /// Another live incarnation has this runner id.
     RunnerAlreadyRegistered = "RUNNER_ALREADY_REGISTERED", 409, true, true, "This runner id is in use",
-        "Give each runner an id of its own. After a crash, wait until the presence of the former process has lapsed.";
+        "Give each runner an id of its own. After a crash, retry after `retry_after_seconds`: the presence of the old process must expire first.";
     /// Several tenants have a runner, or a holder, of this name.
-    NameAmbiguous = "NAME_AMBIGUOUS", 409, false, true, "Several tenants have one of this name",
+    NameAmbiguous = "NAME_AMBIGUOUS", 409, false, true, "This name exists in several tenants",
         "Add `tenant_id=…` to the query, or use a credential that is bound to the tenant.";
     /// The holder has as many leases as it may have.
     RunnerAtCapacity = "RUNNER_AT_CAPACITY", 409, true, true, "The holder is at its capacity",
-        "Release something, raise the capacity, or let another holder take it.";
+        "Release a lease of this kind, raise the holder's capacity, or let another holder acquire the key.";
     /// No such camera is known.
     CameraNotFound = "CAMERA_NOT_FOUND", 404, false, true, "No such camera",
-        "Look at `leasehold camera ls`: it was removed, or belongs to another tenant or site.";
+        "Compare the name with `leasehold camera ls TENANT SITE`: the camera was removed, or belongs to another tenant or site.";
     /// The camera is switched off.
-    CameraDisabled = "CAMERA_DISABLED", 409, false, true, "The camera is switched off",
-        "Switch it on with `leasehold camera enable`.";
+    CameraDisabled = "CAMERA_DISABLED", 409, false, true, "The camera is disabled",
+        "Enable it with `leasehold camera enable`.";
     /// Something in the request is wrong: `errors` names each field.
     ConfigInvalid = "CONFIG_INVALID", 400, false, true, "The request is not valid",
-        "Correct every field in `errors`; `expected` says what each takes.";
+        "Correct every field listed in `errors`: `expected` says what it accepts. Then send the request again.";
     /// A version that was sent is not the current one.
     ConfigVersionMismatch = "CONFIG_VERSION_MISMATCH", 409, false, true, "The configuration version is not current",
-        "Read the configuration again and repeat the change on it.";
+        "Read the configuration again and retry with its current version.";
     /// Something with this name is there already.
-    AlreadyExists = "ALREADY_EXISTS", 409, false, true, "It exists already",
+    AlreadyExists = "ALREADY_EXISTS", 409, false, true, "It already exists",
         "Choose another name, or change what is there with PUT.";
     /// A document changed since it was read.
-    PreconditionFailed = "PRECONDITION_FAILED", 412, false, true, "It was changed meanwhile",
-        "Read it again and repeat the change with the new `ETag`.";
+    PreconditionFailed = "PRECONDITION_FAILED", 412, false, true, "It has changed since it was read",
+        "Read it again, apply the change to what you read, and send it with the new `ETag`.";
     /// No credential, or a wrong one.
-    AuthenticationFailed = "AUTHENTICATION_FAILED", 401, false, true, "A valid credential is needed",
-        "Send `Authorization: Bearer <API key>`. The first key is in the file `admin.token` of the data folder; `leasehold credential create` makes others.";
+    AuthenticationFailed = "AUTHENTICATION_FAILED", 401, false, true, "A valid credential is required",
+        "Send `Authorization: Bearer <API key>`. The first key is in the file `admin.token` of the data folder; `leasehold credential create` creates others.";
     /// The credential does not reach this far.
-    AuthorizationFailed = "AUTHORIZATION_FAILED", 403, false, true, "This credential may not do that",
-        "Use a credential with the scope that `detail` names. Repeating the request does not help.";
+    AuthorizationFailed = "AUTHORIZATION_FAILED", 403, false, true, "This credential is not allowed to do that",
+        "Use a credential with the scope, or of the tenant, that `detail` names. Retrying does not help.";
     /// Too many acquires in too short a time.
     RateLimited = "RATE_LIMITED", 429, true, true, "Too many requests",
-        "Wait for `retry_after_seconds`. The rate is `server.limits.acquires_per_second`.";
+        "Retry after `retry_after_seconds`. The rate is set by `server.limits.acquires_per_second`.";
     /// The server has more to do than it can, and did not begin with this.
     Overloaded = "OVERLOADED", 503, true, true, "The server is busy",
-        "Nothing happened: repeat after `retry_after_seconds`, with a pause that grows.";
+        "Nothing was changed. Retry after `retry_after_seconds`, with exponential back-off.";
     /// The store gave no answer. `outcome` says whether the request may have happened.
     StoreUnavailable = "STORE_UNAVAILABLE", 503, true, false, "The store cannot be reached",
-        "Repeat the same request with the same holder and incarnation: what was granted is granted again, not twice. A holder keeps working until its own deadline. `leasehold doctor` looks at the store.";
+        "Retry the same request with the same holder and incarnation: a grant that was already made is returned again, not made twice. Until its own deadline a holder may keep working. `leasehold doctor` checks the store.";
     /// A fault of the server.
-    InternalError = "INTERNAL_ERROR", 500, false, false, "Something is wrong on the server",
-        "Look for `request_id` in the server's log, and report it.";
+    InternalError = "INTERNAL_ERROR", 500, false, false, "Internal server error",
+        "Find `request_id` in the server's log, and report a bug with those lines.";
     /// The service lease is held by another session.
     LeaseBusy = "LEASE_BUSY", 409, true, true, "The service is in use",
-        "Wait until the session that has the service ends, or stop it.";
+        "Retry when the session that uses the service has ended, or stop that session.";
     /// No such session is known.
     SessionNotFound = "SESSION_NOT_FOUND", 404, false, true, "No such session",
-        "Start one with an intent. Sessions that ended long ago are forgotten.";
+        "Check the session id, or start a session with an intent. A server forgets sessions that ended long ago.";
     /// The session is over.
     SessionExpired = "SESSION_EXPIRED", 410, false, true, "The session is over",
         "Start a new session; heartbeats never revive one. `state` and `reason` say how it ended.";
     /// There is nothing at this path.
-    NotFound = "NOT_FOUND", 404, false, true, "There is nothing here",
-        "Compare the path with `/api/docs`.";
+    NotFound = "NOT_FOUND", 404, false, true, "Not found",
+        "Check the path against `/api/docs`, and the id or name in it: `detail` says which one is unknown.";
     /// The path does not know this method.
     MethodNotAllowed = "METHOD_NOT_ALLOWED", 405, false, true, "This method is not allowed here",
         "The header `Allow` lists the methods of this path.";
     /// The body is larger than the limit.
     PayloadTooLarge = "PAYLOAD_TOO_LARGE", 413, false, true, "The body is too large",
-        "Send less at a time, or raise `server.limits.body_bytes`.";
+        "Split the request into smaller ones, or raise `server.limits.body_bytes`.";
     /// The body is not JSON.
     UnsupportedMediaType = "UNSUPPORTED_MEDIA_TYPE", 415, false, true, "Only application/json is accepted",
         "Send the header `Content-Type: application/json`.";
     /// The request took longer than the limit; it may still have happened.
     RequestTimeout = "REQUEST_TIMEOUT", 503, true, false, "The request took too long",
-        "As for `STORE_UNAVAILABLE`: repeat the same request with the same holder and incarnation.";
+        "As for `STORE_UNAVAILABLE`: retry the same request with the same holder and incarnation. It may have been carried out.";
     /// The store that is in use cannot do this at all.
-    NotSupported = "NOT_SUPPORTED", 501, false, true, "This store cannot do that",
-        "`leasehold doctor` shows what the store in use can do.";
+    NotSupported = "NOT_SUPPORTED", 501, false, true, "The store does not support this",
+        "Use a store that supports it: `leasehold doctor` lists what the store in use can do.";
 }
 
 impl Code {
@@ -172,7 +172,7 @@ pub fn catalogue() -> String {
     let mut text = String::from(
         "# Problems\n\nEvery error is `application/problem+json` (RFC 9457). `code` is for programs, `type` leads to its \
          paragraph here, which the server has at `/api/docs/problems`. *Retry* says whether the same request may \
-         succeed later, *nothing happened* whether that is certain.\n",
+         succeed later, *nothing happened* whether it is certain that the request changed nothing.\n",
     );
     for code in Code::ALL {
         let yes_no = |yes| if yes { "yes" } else { "no" };

@@ -18,9 +18,9 @@ use crate::{
 
 /// Copy the embedded store while the server runs
 ///
-/// Run it on the server's machine, as the server's user. The copy shows one moment, is checked, and
-/// holds leases, tokens, records and history. Credentials are not part of it: they are in files of their
-/// own in the data folder.
+/// Run it on the server's machine, as the server's user. The copy is a consistent snapshot and is
+/// verified; it holds leases, tokens, records, history, and the digests of credentials that were created.
+/// The file admin.token and certificates are not part of it: copy them from the data folder.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -29,7 +29,7 @@ Examples:
 
 PostgreSQL and Redis are backed up with their own tools: see docs/backup.md.")]
 pub struct BackupArguments {
-    /// The folder to copy into; made if it does not exist
+    /// The folder to copy into; created if it does not exist
     #[arg(value_name = "DIR")]
     to: PathBuf,
     /// The store [env: LEASEHOLD_STORE] [default: embedded, in the data folder]
@@ -39,11 +39,11 @@ pub struct BackupArguments {
     format: Format,
 }
 
-/// Put a copy in the place of the embedded store
+/// Replace the embedded store with a copy
 ///
-/// Stop the server first. The restored store goes on beyond every revision and token that can have been
-/// handed out since the copy was made, so that no token goes back and no message id comes twice. Its history
-/// begins anew; what was before is in the copy.
+/// Stop the server first. The restored store continues beyond every revision and token that may have
+/// been issued since the copy was made, so that no token goes backwards and no message id is used twice. Its
+/// history starts anew; earlier history is in the copy.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:

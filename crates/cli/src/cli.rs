@@ -44,15 +44,15 @@ pub struct Shared {
     /// Configuration file (YAML) [env: LEASEHOLD_CONFIG]
     #[arg(long, global = true, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// The server to talk to; several of one service, separated by commas, are asked in turn when one
-    /// gives no answer [env: LEASEHOLD_URL] [default: http://127.0.0.1:8740]
+    /// The server to talk to, or several replicas separated by commas: the next one is tried when one
+    /// does not answer [env: LEASEHOLD_URL] [default: http://127.0.0.1:8740]
     #[arg(long, global = true, value_name = "URL")]
     pub server: Option<String>,
     /// A file that holds the credential [env: LEASEHOLD_CREDENTIAL_FILE, or the credential itself in
     /// LEASEHOLD_CREDENTIAL] [default: the local server's admin.token]
     #[arg(long, alias = "token-file", global = true, value_name = "FILE")]
     pub credential_file: Option<PathBuf>,
-    /// Trust servers whose certificate this authority issued, and no others, PEM [env: LEASEHOLD_CA_FILE]
+    /// Trust only servers whose certificate was issued by this CA (PEM) [env: LEASEHOLD_CA_FILE]
     #[arg(long, global = true, value_name = "FILE")]
     pub ca_file: Option<PathBuf>,
     /// The data folder of the local server [env: LEASEHOLD_DATA_DIR]

@@ -7,7 +7,7 @@ use clap_complete::Shell;
 
 use crate::{exit::Outcome, print};
 
-/// Print the completions of a shell
+/// Print completions for a shell
 ///
 /// Bash, zsh and fish also complete live keys, cameras and runners. They ask the configured server for
 /// less than a second, and suggest none if it does not answer.

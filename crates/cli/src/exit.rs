@@ -39,13 +39,13 @@ impl Exit {
 Exit codes:
     0  done
     1  failed for another reason
-    2  wrong command line
+    2  invalid command line
    66  no such lease, key or token
    69  the server cannot be reached
    70  the store behind the server failed
-   75  not acquired: somebody else has the key
-   77  the credential is missing, wrong or not enough
-   78  wrong configuration
+   75  not acquired: another holder has the key
+   77  the credential is missing, invalid or lacks a scope
+   78  invalid configuration
    79  the lease was lost, and the command was stopped because of it
    80  a check found something wrong (verify, doctor, migrate)
   125  the command could not be supervised

@@ -16,9 +16,8 @@ use crate::{
 /// Move leases, tokens, records and history from one store to another
 ///
 /// Live leases keep their tokens and the time they have left, so that their holders renew them at the
-/// new place as if nothing had happened. No token is ever given out twice: a target that has given out
-/// larger ones is refused. Stop the servers first; a store that is being moved, or was, refuses to be
-/// served.
+/// new store as if nothing had happened. No token is issued twice: a target that has issued larger ones
+/// is refused. Stop the servers first; no server starts on a store that is being moved or was moved.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:

@@ -12,7 +12,7 @@ use crate::{
 /// Show which cameras of a site would move to another runner, and why
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
-Nothing moves by looking: runners learn with their heartbeats what to take and what to give up.
+This command moves nothing: runners learn from their heartbeats what to take and what to give up.
 
 Why a camera moves:
   unassigned    nobody has it

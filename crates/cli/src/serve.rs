@@ -23,7 +23,7 @@ use crate::{
 /// Serve leases over HTTP
 ///
 /// The first start makes an admin credential in the data folder, readable by its owner only; the command
-/// line on the same machine finds it there. Nothing is ever open without a credential.
+/// line on the same machine finds it there. No lease can be read or changed without a credential.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:

@@ -32,8 +32,8 @@ Examples:
   leasehold config show --config /etc/leasehold.yaml > effective.yaml
   leasehold config show --json
 
-Secrets are hidden. Each setting stands in front of a comment that says who set it. The
-reference of all settings is docs/configuration.md.")]
+Secrets are hidden. A comment after each setting says where it was set. docs/configuration.md
+is the reference of all settings.")]
     Show {
         /// List every setting with its environment variables instead
         #[arg(long)]

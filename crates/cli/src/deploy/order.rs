@@ -35,7 +35,7 @@ pub struct Resume {
 
 /// Move every camera back to the previous version
 ///
-/// Also after the deployment is done, while runners of that version are there.
+/// Also possible after the deployment is done, as long as runners of that version are present.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Example:

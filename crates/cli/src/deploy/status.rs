@@ -17,7 +17,7 @@ use crate::{
 #[command(after_help = "\
 State:
   running      shifts cameras step by step
-  paused       shifts nothing further; goes back when the new version does not do well
+  paused       shifts nothing further; rolls back if the new version fails
   done         every camera belongs to the new version
   rolled_back  every camera belongs to the old version again
 

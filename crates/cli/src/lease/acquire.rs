@@ -30,7 +30,7 @@ Examples:
   leasehold lease acquire --any slot:0 slot:1     # the first free one
   leasehold lease acquire job:a job:b             # both or none")]
 pub struct Arguments {
-    /// What to own: KIND:ID
+    /// The keys to acquire
     #[arg(required = true, value_name = "KIND:ID")]
     keys: Vec<Key>,
     /// Take the first free one of the keys instead of all
@@ -49,7 +49,7 @@ pub struct Arguments {
     /// The holder's name [default: cli@HOST]
     #[arg(long, value_name = "NAME")]
     holder: Option<String>,
-    /// A fact that travels with the lease
+    /// A label for the lease; may be repeated
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = parse_label)]
     labels: Vec<(String, String)>,
     /// Refuse if the holder already has this many leases of this kind

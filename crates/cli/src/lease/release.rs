@@ -7,9 +7,9 @@ use lease::{Authority, Key, LeaseRef, Token};
 use super::parse_token;
 use crate::exit::Outcome;
 
-/// Give a lease back
+/// Release a lease
 ///
-/// Twice is fine, and so is a lease that ended by itself: it is over either way.
+/// Idempotent: releasing a lease that was released or has expired succeeds.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Example:

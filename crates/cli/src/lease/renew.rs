@@ -11,9 +11,9 @@ use crate::{
     print::{self, Format},
 };
 
-/// Keep a lease for another ttl
+/// Renew a lease for another ttl
 ///
-/// A lease that lapsed is lost: renewing never brings it back.
+/// An expired lease is lost, and renewing does not revive it: acquire the key again.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Example:

@@ -13,21 +13,21 @@ use crate::{
     print::{self, Format},
 };
 
-/// Prove that the history is as it was written, that no two owners' times overlap and that no token went back
+/// Verify that the history is unaltered, that no two owners overlap and that no token went backwards
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
-Every change is sealed soon after it happened: digests of the records, chained to each other. A record \
-that was changed, removed, inserted or moved since contradicts them, and so does a history that was cut off.
+Every change is sealed soon after it is made: the digests of the records form a chain. A record that was \
+changed, removed, inserted or moved afterwards breaks the chain, and so does a truncated history.
 
-Somebody who can rewrite the records and all seals leaves no contradiction behind. Note the head that this \
-prints somewhere else, and give it with --head later: it pins everything before it.
+Someone who can rewrite both the records and the seals leaves no trace. Keep the head that this command \
+prints somewhere else, and pass it to a later run with --head: it pins everything before it.
 
 Examples:
   leasehold lease verify
   leasehold lease verify job:nightly --json
   leasehold lease verify --head \"$(cat noted-head)\"    # printed before
 
-Exits with 80 and lists the faults, the first broken record first, when there are any.")]
+Lists every fault, oldest first, and exits with 80 if there is one.")]
 pub struct Arguments {
     /// Only this key
     #[arg(value_name = "KIND:ID")]

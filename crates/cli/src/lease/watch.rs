@@ -28,7 +28,7 @@ pub struct Arguments {
     /// Only this kind of key
     #[arg(long)]
     kind: Option<String>,
-    /// Begin after this revision instead of now
+    /// Start after this revision instead of now
     #[arg(long, value_name = "REVISION")]
     from: Option<u64>,
     #[command(flatten)]

@@ -61,10 +61,10 @@ was started with nohup.
 Example:
   leasehold run --ttl 10s --wait 1m job:nightly -- ./backup.sh
 
-Exits with the program's own code, 128+n for signal n, 75 if somebody else has the key, or 79 if
+Exits with the program's own code, 128+n for signal n, 75 if another holder has the key, or 79 if
 the lease was lost; see --help.")]
 pub struct Arguments {
-    /// What to own
+    /// The key to own
     #[arg(value_name = "KIND:ID")]
     key: Key,
     /// How long the lease lasts unless renewed [default: 30s]
@@ -87,7 +87,7 @@ pub struct Arguments {
     /// The holder's name [default: cli@HOST]
     #[arg(long, value_name = "NAME")]
     holder: Option<String>,
-    /// A fact that travels with the lease
+    /// A label for the lease; may be repeated
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = parse_label)]
     labels: Vec<(String, String)>,
     /// How often the lease is renewed; a third of the ttl by default, and at most that

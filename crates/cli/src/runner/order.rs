@@ -54,7 +54,7 @@ pub struct Drain {
     /// The runners, or TENANT/RUNNER where two tenants have one of this name
     #[arg(value_name = "RUNNER", required = true)]
     runners: Vec<String>,
-    /// Give everything up at once, instead of handing it over in batches
+    /// Give everything up immediately, instead of handing it over in batches
     #[arg(long)]
     hard: bool,
     /// Wait until the runners have no cameras
