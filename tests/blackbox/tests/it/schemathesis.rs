@@ -12,7 +12,7 @@ const SECONDS: (u64, u64) = (60, 600);
 /// What it needs on top to start, to end and to find the smallest failing question.
 const GRACE: Duration = Duration::from_secs(120);
 /// Fewer questions than this and something else is wrong. A quiet machine asks many times as many.
-const MIN_QUESTIONS: u64 = 200;
+const MIN_QUESTIONS: u64 = 400;
 
 /// What is checked of each answer: above all no 5xx, no undocumented status, media type or header, and
 /// every body as its schema says; and that requests which the specification forbids are refused.
