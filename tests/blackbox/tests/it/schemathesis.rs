@@ -77,7 +77,9 @@ async fn heavy_schemathesis_finds_no_server_error_and_nothing_undocumented() {
     furnish(&server, admin).await;
     let seconds = length::pick_or("LEASEHOLD_FUZZ_SECONDS", SECONDS.0, SECONDS.1);
     let seed = length::seed("LEASEHOLD_FUZZ_SEED");
+    let settings = here.join("schemathesis/schemathesis.toml");
     let mut run = Program::new(program)
+        .args(["--config-file", &settings.display().to_string()])
         .args(["run", &format!("http://{}/api/openapi.json", server.address)])
         .args(["--header", &format!("Authorization: Bearer {admin}")])
         .args(["--checks", CHECKS, "--exclude-path-regex", STREAMS])
