@@ -5,8 +5,11 @@
 use std::{collections::BTreeSet, path::Path, sync::Arc};
 
 use lease::{Authority, Key, Lease, LeaseQuery, LeaseRef, Status};
-use leasehold_clock::Manual;
-use leasehold_store::embedded::{Embedded, OpenError, Options, backup};
+use leasehold_clock::{Manual, System};
+use leasehold_store::{
+    embedded::{Embedded, OpenError, Options, backup},
+    migrate::{self, migrate},
+};
 
 use crate::embedded_kit::{ask, crash_image, granted, key, manual, open};
 
@@ -146,6 +149,28 @@ async fn a_copy_and_a_look_at_the_tables_have_what_lies_apart() {
     let copied = backup(dir.path(), &to.path().join("copy")).unwrap();
     assert_eq!(copied.leases, u64::from(KEYS));
     assert_eq!(count(&to.path().join("copy"), "slots"), u64::from(KEYS));
+}
+
+#[tokio::test]
+async fn a_folder_is_moved_after_a_crash_with_what_lies_apart() {
+    let clock = manual();
+    let (dir, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let store = open(dir.path(), &clock).await.unwrap();
+    let lease = granted(store.acquire(ask("held", "x")).await.unwrap());
+    let ended = granted(store.acquire(ask("free", "x")).await.unwrap());
+    store.release(LeaseRef::from(&ended)).await.unwrap();
+    let image = crash_image(dir.path());
+    assert_eq!(count(image.path(), "slots"), 0, "all of it lies apart");
+    let url = |dir: &Path| format!("embedded:{}", dir.display()).parse().unwrap();
+    let (from, to_url) = (url(image.path()), url(to.path()));
+    let moved = migrate(&from, &to_url, migrate::Options::default(), &mut |_| {}).await;
+    assert_eq!(moved.unwrap().leases, 1);
+    let store = Embedded::open(Options::at(to.path()), Arc::new(System)).await;
+    let store = store.unwrap();
+    let held = store.lease(key("held")).await.unwrap().unwrap();
+    assert_eq!(held.token, lease.token);
+    let next = granted(store.acquire(ask("free", "y")).await.unwrap());
+    assert!(next.token > ended.token, "L3");
 }
 
 #[tokio::test]
