@@ -12,6 +12,8 @@ use crate::wait::limited;
 
 /// How often a grant that came after a wait is confirmed before it is given back.
 const CONFIRM_ATTEMPTS: u32 = 3;
+/// The longest that a grant is waited for when its authority is slow: as long as a command waits for its answer.
+const PATIENCE_MS: u64 = 5_000;
 
 impl Keeper {
     /// Asks for keys; one guard per lease, in the order of the answer.
@@ -151,7 +153,7 @@ async fn ask_once(
     request: &Acquire,
     answer: &mut oneshot::Sender<Result<Vec<Guard>, Error>>,
 ) -> Result<Acquired, lease::Error> {
-    let limit_ms = request.wait_ms + core.options.call_limit_ms;
+    let limit_ms = request.wait_ms + patience_ms(core, request);
     let waits = request.wait_ms > 0;
     let call = limited(
         &*core.clock,
@@ -165,6 +167,13 @@ async fn ask_once(
         // Only a wait is cut short; a plain request is quick, and then its outcome is known.
         () = answer.closed(), if waits => Err(lease::Error::Unknown("nobody waits any more".into())),
     }
+}
+
+/// How long an answer may take that nothing is lost by. No deadline runs yet, so that an authority that is busy for
+/// a second costs nobody a lease of minutes; one of a second is over by then.
+fn patience_ms(core: &Core, request: &Acquire) -> u64 {
+    let worth_ms = (request.ttl.millis() / 3).min(PATIENCE_MS);
+    worth_ms.max(core.options.call_limit_ms)
 }
 
 /// Pauses between the repeats of a request, for as long as one call may take.

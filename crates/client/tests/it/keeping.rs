@@ -212,6 +212,24 @@ async fn a_hung_renewal_delays_neither_the_deadline_nor_the_next_attempt() {
 }
 
 #[tokio::test]
+async fn a_slow_grant_of_a_long_lease_is_waited_for() {
+    let world = World::new();
+    let (keeper, network) = world.keeper("a");
+    network.set(Network::Late(4_000));
+    let long = tokio::spawn({
+        let keeper = keeper.clone();
+        async move { keeper.acquire_one(key("long"), ttl(30_000)).await }
+    });
+    world.advance(4_500, 500).await;
+    assert!(long.await.unwrap().unwrap().is_owned());
+
+    // One of seconds would be over before its holder could use it.
+    let short = tokio::spawn(async move { keeper.acquire_one(key("short"), ttl(1_000)).await });
+    world.advance(6_000, 500).await;
+    assert!(short.await.unwrap().is_err());
+}
+
+#[tokio::test]
 async fn a_slow_authority_gets_more_time_instead_of_being_given_up() {
     let world = World::new();
     let options = keeper::Options {
