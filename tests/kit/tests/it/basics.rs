@@ -30,6 +30,15 @@ fn ports_are_never_handed_out_twice_and_can_be_bound() {
     }
 }
 
+#[test]
+fn a_port_that_was_handed_out_is_kept_from_other_processes() {
+    let port = port::free();
+    let folder = format!("leasehold-ports-{}", nix::unistd::getuid());
+    let path = std::env::temp_dir().join(folder).join(port.to_string());
+    let lock = std::fs::File::open(path).unwrap();
+    assert!(lock.try_lock().is_err());
+}
+
 #[tokio::test]
 async fn waiting_ends_with_the_value() {
     let mut count = 0;
