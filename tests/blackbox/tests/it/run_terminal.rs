@@ -72,18 +72,21 @@ impl Terminal {
         line
     }
 
-    /// Runs a program under a lease, which prints its process id.
-    async fn run(&mut self, options: &str, script: &str, end: &str) -> u32 {
+    /// Runs a program under a lease, which prepares itself and prints its process id. It forks nothing: a shell
+    /// whose child is stopped between vfork and exec does not stop.
+    async fn run(&mut self, options: &str, prepares: &str, end: &str) -> u32 {
+        let script = format!("{prepares} echo program-$$; exec sleep 1000");
         self.types(&format!(
-            "\"$LEASEHOLD\" run {options} job:tty -- sh -c 'echo program-$$; {script}'{end}\n"
+            "\"$LEASEHOLD\" run {options} job:tty -- sh -c '{script}'{end}\n"
         ));
-        wait::until_some(SOON, "the program runs", async || {
+        let program = wait::within(SOON, async || {
             let shown = self.child.tail();
             let number = shown.rsplit_once("program-")?.1;
             let digits: String = number.chars().take_while(char::is_ascii_digit).collect();
             digits.parse().ok()
         })
-        .await
+        .await;
+        program.unwrap_or_else(|| panic!("the program does not run: {}", self.child.tail()))
     }
 
     /// The shell has the terminal and does what is typed.
@@ -138,7 +141,7 @@ async fn ctrl_z_stops_the_job_and_fg_and_bg_continue_it() {
     for shell in SHELLS {
         let server = Server::start().await;
         let mut terminal = Terminal::open(&server, shell);
-        let program = terminal.run("--ttl 60s", "exec sleep 1000", "").await;
+        let program = terminal.run("--ttl 60s", "", "").await;
         gets_the_terminal(program).await;
         for _ in 0..2 {
             terminal.types(CTRL_Z);
@@ -170,7 +173,7 @@ async fn a_stop_that_is_sent_to_leasehold_stops_the_program_too() {
     for shell in SHELLS {
         let server = Server::start().await;
         let mut terminal = Terminal::open(&server, shell);
-        let program = terminal.run("--ttl 60s", "exec sleep 1000", " &").await;
+        let program = terminal.run("--ttl 60s", "", " &").await;
         for _ in 0..2 {
             terminal.types("kill -TSTP %1\n");
             becomes(program, Some('T')).await;
@@ -197,7 +200,7 @@ async fn a_program_that_is_stopped_until_its_deadline_is_ended() {
     for shell in SHELLS {
         let server = Server::start().await;
         let mut terminal = Terminal::open(&server, shell);
-        let program = terminal.run("--ttl 2s", "exec sleep 1000", "").await;
+        let program = terminal.run("--ttl 2s", "", "").await;
         gets_the_terminal(program).await;
         terminal.types(CTRL_Z);
         becomes(program, None).await;
@@ -214,9 +217,7 @@ async fn after_a_loss_the_terminal_is_as_it_was() {
     for shell in SHELLS {
         let server = Server::start().await;
         let mut terminal = Terminal::open(&server, shell);
-        let script = "stty raw -echo; echo ready-$((1+1)); exec sleep 1000";
-        let program = terminal.run("--ttl 60s", script, "").await;
-        terminal.shows("ready-2").await;
+        let program = terminal.run("--ttl 60s", "stty raw -echo;", "").await;
         let revoked = server
             .run(&["lease", "revoke", "job:tty", "--reason", "a test"])
             .await;
@@ -232,18 +233,18 @@ async fn after_a_loss_the_terminal_is_as_it_was() {
 #[tokio::test]
 async fn a_terminal_that_hangs_up_ends_the_program_and_releases() {
     // In the foreground, deaf to the hang-up, stopped, and in the background.
-    let deaf = "trap \"\" HUP; while :; do sleep 0.1; done";
+    let deaf = "trap \"\" HUP;";
     let ways = [
-        ("exec sleep 1000", "", ""),
+        ("", "", ""),
         (deaf, "", ""),
         (deaf, "", CTRL_Z),
         (deaf, " &", ""),
     ];
     for shell in SHELLS {
-        for (script, end, then) in ways {
+        for (prepares, end, then) in ways {
             let server = Server::start().await;
             let mut terminal = Terminal::open(&server, shell);
-            let program = terminal.run("--ttl 60s", script, end).await;
+            let program = terminal.run("--ttl 60s", prepares, end).await;
             if then == CTRL_Z {
                 gets_the_terminal(program).await;
                 terminal.types(then);
@@ -263,8 +264,7 @@ async fn under_nohup_a_program_outlives_its_terminal() {
     let server = Server::start().await;
     let mut terminal = Terminal::open(&server, SHELLS[0]);
     terminal.types("cd \"$LEASEHOLD_DATA_DIR\"; trap '' HUP\n");
-    let script = "exec sleep 1000";
-    let program = terminal.run("--ttl 1s", script, " &").await;
+    let program = terminal.run("--ttl 1s", "", " &").await;
     terminal.types("trap - HUP\n");
     terminal.answers().await;
     terminal.keyboard = None;
