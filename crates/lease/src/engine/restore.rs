@@ -7,7 +7,7 @@ use super::{
     slots::{Ended, Extra, Grant, NONE, State},
 };
 use crate::{
-    Event, EventKind, Key, Lease, Record, Revision, Status, Token, UnixMillis,
+    Event, EventKind, Key, Labels, Lease, Record, Revision, Status, Token, UnixMillis,
     planted::{Bug, planted},
 };
 
@@ -45,7 +45,15 @@ impl Engine {
         let mut engine = Self::new(options);
         engine.revision = revision;
         engine.floor = floor;
-        for slot in slots {
+        // Neighbours often have the same labels, and then share them, as they did when they were granted together.
+        let mut labels = Labels::default();
+        for mut slot in slots {
+            if let Some(lease) = &mut slot.lease {
+                if lease.labels == labels {
+                    lease.labels = labels.clone();
+                }
+                labels = lease.labels.clone();
+            }
             engine.put(slot);
         }
         for record in records {

@@ -20,7 +20,7 @@ use super::{
 /// Pages up to which the whole file is checked at the start (64 MiB, a fraction of a second). The rows
 /// that decide are read and checked in any case.
 const CHECKED_PAGES: i64 = 16_384;
-/// Pages of 4 KiB that are kept in memory while everything is read.
+/// Pages of 4 KiB that are kept in memory while everything is read once.
 const RESTORE_PAGES: i64 = 64;
 /// How many free pages one round of tidying gives back to the disk.
 const VACUUM_PAGES: i64 = 1_024;
@@ -172,14 +172,27 @@ impl Journal {
         if pages > CHECKED_PAGES {
             return Ok(());
         }
-        let found: String = self
-            .connection
-            .pragma_query_value(None, "quick_check", |row| row.get(0))?;
+        let found: String = self.reading_once(|connection| {
+            connection.pragma_query_value(None, "quick_check", |row| row.get(0))
+        })?;
         if found == "ok" {
             Ok(())
         } else {
             Err(Failure::Check(found.replace('\n', "; ")))
         }
+    }
+
+    /// Reads with few pages kept: each is needed once, and what was allocated for the others would lie between what
+    /// stays and never be given back.
+    fn reading_once<T, E: From<rusqlite::Error>>(
+        &self,
+        read: impl FnOnce(&Connection) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let keep = |pages: i64| self.connection.pragma_update(None, "cache_size", pages);
+        keep(RESTORE_PAGES)?;
+        let found = read(&self.connection);
+        keep(CACHE_PAGES)?;
+        found
     }
 
     /// Goes on after lost changes: beyond every revision and token that was handed out.
@@ -240,46 +253,42 @@ impl Journal {
     ) -> Result<Engine, Failure> {
         let records = self.records()?;
         let recent = recent::stored(&self.connection)?;
-        // Each row is read once: pages kept for a second time would only lie between the slots and never
-        // be given back.
-        self.connection
-            .pragma_update(None, "cache_size", RESTORE_PAGES)?;
-        let mut statement = self.connection.prepare("SELECT key, data FROM slots")?;
-        let mut rows = statement.query([])?;
-        let mut failure = None;
-        let settled = std::iter::from_fn(|| next_slot(&mut rows).transpose()).filter(|slot| {
-            !slot
-                .as_ref()
-                .is_ok_and(|slot| recent.contains_key(&slot.key))
-        });
-        let newer = recent.iter().filter_map(|(key, data)| {
-            let slot = row::to_slot(key.clone(), data.as_deref()?);
-            Some(slot.map_err(|why| Failure::Row {
-                table: "recent",
-                key: key.to_string(),
-                why,
-            }))
-        });
-        let slots = settled.chain(newer).map_while(|slot| match slot {
-            Ok(mut slot) => {
-                adjust(&mut slot);
-                Some(slot)
-            }
-            Err(why) => {
-                failure = Some(why);
-                None
-            }
-        });
-        let engine = Engine::restore(
-            options,
-            self.state.revision,
-            self.state.floor,
-            slots,
-            records,
-        );
-        self.connection
-            .pragma_update(None, "cache_size", CACHE_PAGES)?;
-        failure.map_or(Ok(engine), Err)
+        self.reading_once(|connection| {
+            let mut statement = connection.prepare("SELECT key, data FROM slots")?;
+            let mut rows = statement.query([])?;
+            let mut failure = None;
+            let settled = std::iter::from_fn(|| next_slot(&mut rows).transpose()).filter(|slot| {
+                !slot
+                    .as_ref()
+                    .is_ok_and(|slot| recent.contains_key(&slot.key))
+            });
+            let newer = recent.iter().filter_map(|(key, data)| {
+                let slot = row::to_slot(key.clone(), data.as_deref()?);
+                Some(slot.map_err(|why| Failure::Row {
+                    table: "recent",
+                    key: key.to_string(),
+                    why,
+                }))
+            });
+            let slots = settled.chain(newer).map_while(|slot| match slot {
+                Ok(mut slot) => {
+                    adjust(&mut slot);
+                    Some(slot)
+                }
+                Err(why) => {
+                    failure = Some(why);
+                    None
+                }
+            });
+            let engine = Engine::restore(
+                options,
+                self.state.revision,
+                self.state.floor,
+                slots,
+                records,
+            );
+            failure.map_or(Ok(engine), Err)
+        })
     }
 
     fn records(&self) -> Result<Vec<Record>, Failure> {
