@@ -13,7 +13,7 @@ use leasehold_testkit::{Binary, Child, Dir, Namespace, Program, port, wait};
 use nix::time::{ClockId, clock_gettime};
 
 /// Long enough for anything on a busy machine.
-pub const SOON: Duration = Duration::from_secs(20);
+pub const SOON: Duration = Duration::from_secs(60);
 
 /// Milliseconds on the clock that deadlines count on.
 pub fn boot_ms() -> u64 {
@@ -76,7 +76,8 @@ impl Server {
     /// A client with the administrator's credential.
     pub fn client(&self) -> Client {
         let secret = fs::read_to_string(self.data().join("admin.token")).expect("made");
-        let options = Options::new(format!("http://{}", self.address)).token(secret.trim());
+        let mut options = Options::new(format!("http://{}", self.address)).token(secret.trim());
+        options.limit = SOON;
         Client::new(options).expect("a client")
     }
 

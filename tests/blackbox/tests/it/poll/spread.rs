@@ -73,7 +73,8 @@ async fn a_third_joins_two_with_ten_and_gets_its_share() {
         .iter()
         .filter(|(id, owner)| after[*id] != **owner)
         .count();
-    assert!((3..=5).contains(&moved), "{moved} of 10 moved");
+    // Three or four with most names of instances, and six with one set of names in a hundred.
+    assert!((3..=6).contains(&moved), "{moved} of 10 moved");
     fleet.until_all_polled(now_ms()).await;
     fleet.assert_faultless();
 }
