@@ -17,9 +17,11 @@ after(() => server?.stop());
 const state = (page) => page.locator(".session-state");
 const time = (page) => page.evaluate(() => document.getElementById("video").currentTime);
 
+// There is one tuner, and whoever watched before may still be giving it back.
+const tunerIsFree = () => until("the tuner is free", async () => (await server.call("GET", "/api/v1/leases?kind=tuner")).leases.length === 0);
+
 async function watch(page, service, profile = "virtual") {
-  // There is one tuner, and whoever watched before may still be giving it back.
-  await until("the tuner is free", async () => (await server.call("GET", "/api/v1/leases?kind=tuner")).leases.length === 0);
+  await tunerIsFree();
   await visit(page, "#/sessions");
   await page.getByLabel("Service").fill(service);
   await page.getByLabel("Profile").selectOption(profile);
@@ -104,6 +106,7 @@ test("lost heartbeats warn, a button stays, and 410 leads to a new start", async
   lost = undefined;
   await page.locator('.session-state[data-phase="over"]').waitFor();
   assert.match(await state(page).textContent(), /no heartbeat reached the server in time/);
+  await tunerIsFree();
   await page.locator(".session-over").getByRole("button", { name: "Start again" }).click();
   await page.locator('.session-state[data-state="running"]').waitFor();
   const next = await state(page).locator("[data-session]").getAttribute("data-session");
