@@ -4,7 +4,7 @@
 
 use lease::{
     Acquire, Acquired, Cause, Command, Departure, Engine, HandoffState, HandoffStep, Holder, Key,
-    Lease, LeaseRef, Outcome, Revision, Token, Ttl, UnixMillis, Want,
+    Labels, Lease, LeaseRef, Outcome, Revision, Token, Ttl, UnixMillis, Want,
     engine::{Decision, Effects, Options, StoredSlot, Ticket},
 };
 
@@ -221,6 +221,37 @@ fn l3_a_stored_token_without_its_end_is_still_kept() {
         [],
     );
     assert_eq!(engine.stored(&key("a")), Some(stored));
+}
+
+#[test]
+fn equal_labels_of_neighbours_are_stored_once_after_a_restart() {
+    let mut source = Engine::new(Options::default());
+    let slots = [("a", "west"), ("b", "west"), ("c", "east")].map(|(id, region)| {
+        let labels = [("region".to_owned(), region.to_owned())];
+        let request = Acquire {
+            labels: Labels::new(labels.into()).unwrap(),
+            ..ask(id, "ann")
+        };
+        grant(&mut source, START, request);
+        source.stored(&key(id)).unwrap()
+    });
+    let engine = Engine::restore(
+        Options::default(),
+        Revision::new(10),
+        Token::ZERO,
+        slots.clone(),
+        [],
+    );
+    assert_eq!(
+        slots.clone().map(|slot| engine.stored(&slot.key)),
+        slots.map(Some)
+    );
+    let region = |id: &str| {
+        let labels = engine.lease(START, &key(id)).unwrap().labels;
+        labels.get("region").unwrap().as_ptr()
+    };
+    assert_eq!(region("a"), region("b"));
+    assert_ne!(region("a"), region("c"));
 }
 
 #[test]

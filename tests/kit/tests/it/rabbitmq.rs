@@ -91,6 +91,7 @@ async fn durable_messages_survive_a_restart_and_a_kill() {
     channel(&broker).await;
 
     let folder = broker.dir().path().to_path_buf();
+    assert!(running_in(&folder));
     drop(broker);
     assert!(!folder.exists());
     // The port mapper, too, is ours and must be gone. What a killed broker started leaves by itself.

@@ -31,8 +31,8 @@ async fn heavy_of_many_sessions_exactly_the_silent_ones_expire() {
         }
         let (api, over) = (api.clone(), over.clone());
         clients.spawn(async move {
-            let interval = || tokio::time::sleep(Duration::from_secs(1));
-            while over.run_until_cancelled(interval()).await.is_some() {
+            let mut beats = tokio::time::interval(Duration::from_secs(1));
+            while over.run_until_cancelled(beats.tick()).await.is_some() {
                 let (status, answer) = api.beat(&id).await;
                 assert_eq!(status, 200, "{answer}");
             }
