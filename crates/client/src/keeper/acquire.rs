@@ -164,13 +164,13 @@ async fn ask_once(
         acquired = call => acquired.unwrap_or_else(|| {
             Err(lease::Error::Unknown(format!("no answer within {limit_ms} ms")))
         }),
-        // Only a wait is cut short; a plain request is quick, and then its outcome is known.
+        // Only a wait is cut short; a plain request takes seconds at most, and then its outcome is known.
         () = answer.closed(), if waits => Err(lease::Error::Unknown("nobody waits any more".into())),
     }
 }
 
-/// How long an answer may take that nothing is lost by. No deadline runs yet, so that an authority that is busy for
-/// a second costs nobody a lease of minutes; one of a second is over by then.
+/// How long the answer may take, beyond the wait that was asked for. No deadline runs yet: an authority that is busy
+/// for a second should cost nobody a lease of minutes. One of a second would be over by then.
 fn patience_ms(core: &Core, request: &Acquire) -> u64 {
     let worth_ms = (request.ttl.millis() / 3).min(PATIENCE_MS);
     worth_ms.max(core.options.call_limit_ms)
