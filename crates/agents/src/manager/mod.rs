@@ -29,7 +29,9 @@ pub mod timing;
 use std::{future::Future, net::SocketAddr, path::PathBuf, sync::Arc};
 
 use lease::{Clock, Holder};
+use leasehold_api::Code;
 use leasehold_client::{Keeper, Outcome, RunnerClient, keeper};
+use leasehold_clock::Backoff;
 use tokio::{net::TcpListener, sync::mpsc};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -52,6 +54,8 @@ pub fn metrics_example() -> String {
 const GAVE_UP: usize = 64;
 /// How long what follows the workers' end may take: releasing and deregistering.
 const GOODBYE_MS: u64 = 5_000;
+/// The pause before a deregistration that was not answered is sent again; it grows.
+const FIRST_PAUSE_MS: u64 = 100;
 
 /// Why a manager could not start or did not end well.
 #[derive(Debug, thiserror::Error)]
@@ -283,10 +287,8 @@ async fn finish(core: &Core) {
         if let Err(error) = core.keeper.clone().stop().await {
             tracing::warn!(%error, "some leases not released; they expire with their ttl");
         }
-        if core.is_registered()
-            && let Outcome::No(error) | Outcome::Unknown(error) = core.plane.deregister().await
-        {
-            tracing::warn!(%error, "not deregistered");
+        if core.is_registered() {
+            deregister(core).await;
         }
         core.plane.close().await;
     };
@@ -295,6 +297,25 @@ async fn finish(core: &Core) {
         () = goodbye => {}
         () = clock.sleep_until(clock.boot().plus(GOODBYE_MS)) => {
             tracing::warn!("control plane does not answer; leases expire with their ttl");
+        }
+    }
+}
+
+/// Takes the runner off the list. Asks again while nobody answers: what arrived without an answer is done.
+async fn deregister(core: &Core) {
+    let mut backoff = Backoff::new(FIRST_PAUSE_MS, GOODBYE_MS);
+    loop {
+        match core.plane.deregister().await {
+            Outcome::Yes(_) => return,
+            Outcome::No(error) if error.code() == Some(Code::RunnerNotFound) => return,
+            Outcome::No(error) => {
+                tracing::warn!(%error, "not deregistered");
+                return;
+            }
+            Outcome::Unknown(error) => {
+                tracing::debug!(%error, "deregistration not answered");
+                backoff.pause(&*core.context.clock).await;
+            }
         }
     }
 }

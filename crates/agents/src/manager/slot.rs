@@ -108,11 +108,18 @@ pub(super) fn spawn(
     }
 }
 
-async fn ended(process: Option<&mut Process>) -> Exit {
-    match process {
-        Some(process) => process.child.wait().await,
-        None => std::future::pending().await,
+/// Waits for the end of a process. Nothing when it is only launched now: its process id is to be shown.
+async fn ended(process: Option<&mut Process>) -> Option<Exit> {
+    let Some(process) = process else {
+        return std::future::pending().await;
+    };
+    if process.pid.is_none()
+        && let Ok(pid) = process.child.started().await
+    {
+        process.pid = Some(pid);
+        return None;
     }
+    Some(process.child.wait().await)
 }
 
 impl Slot {
@@ -134,8 +141,12 @@ impl Slot {
                 .clock
                 .sleep_until(now.plus(desired.timing.look_ms()));
             tokio::select! {
-                exit = ended(self.process.as_mut()) => self.process_ended(exit, &desired),
-                exit = ended(self.green.as_mut().map(|(green, _)| green)) => self.green_ended(exit),
+                exit = ended(self.process.as_mut()) => if let Some(exit) = exit {
+                    self.process_ended(exit, &desired);
+                },
+                exit = ended(self.green.as_mut().map(|(green, _)| green)) => if let Some(exit) = exit {
+                    self.green_ended(exit);
+                },
                 Some(note) = notes.recv() => self.heard(&note),
                 changed = self.desired.changed(), if !orphaned => orphaned = changed.is_err(),
                 () = look => {}

@@ -10,7 +10,7 @@ use nix::{
     unistd::Pid,
 };
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(30);
 
 fn shell(script: &str) -> Command {
     Command::new("sh").args(["-c", script])

@@ -170,9 +170,10 @@ async fn ask_once(
 }
 
 /// How long the answer may take, beyond the wait that was asked for. No deadline runs yet: an authority that is busy
-/// for a second should cost nobody a lease of minutes. One of a second would be over by then.
+/// for a second should cost nobody a lease of minutes. One of a second would be over by then; what is left of it after
+/// two thirds is enough for a renewal.
 fn patience_ms(core: &Core, request: &Acquire) -> u64 {
-    let worth_ms = (request.ttl.millis() / 3).min(PATIENCE_MS);
+    let worth_ms = (request.ttl.millis() / 3 * 2).min(PATIENCE_MS);
     worth_ms.max(core.options.call_limit_ms)
 }
 

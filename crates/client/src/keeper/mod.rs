@@ -51,7 +51,7 @@ pub struct Options {
     /// How often a lease is renewed; a third of its ttl when `None`, and never less often than that.
     pub renew_every_ms: Option<u64>,
     /// How long one call may take before it counts as unanswered. A renewal gets less when its
-    /// deadline is near, and more after each one that took too long; an acquire gets a third of its ttl if
+    /// deadline is near, and more after each one that took too long; an acquire gets two thirds of its ttl if
     /// that is more, up to five seconds.
     pub call_limit_ms: u64,
     /// How long a release is tried before it is left to the ttl.

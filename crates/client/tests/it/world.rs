@@ -11,7 +11,7 @@ use leasehold_testkit::wait::until;
 use crate::faulty::{Faulty, calls_on_their_way};
 
 /// Long enough for a busy machine; reached only by a test that fails.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
 pub struct World {
     pub clock: Manual,

@@ -3,12 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
 };
 
 use axum::routing::get;
@@ -229,7 +226,7 @@ async fn a_body_has_the_size_that_is_configured_and_arrives_in_time() {
     );
     slow.write_all(head.as_bytes()).await.unwrap();
     let mut answer = vec![0; 4_096];
-    let read = tokio::time::timeout(Duration::from_secs(5), slow.read(&mut answer)).await;
+    let read = tokio::time::timeout(LONG, slow.read(&mut answer)).await;
     let read = read.expect("an answer in time").unwrap();
     let answer = String::from_utf8_lossy(&answer[..read]);
     assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");

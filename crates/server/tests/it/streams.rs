@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::sync::atomic::Ordering;
 
 use futures_util::{SinkExt as _, StreamExt as _};
 use leasehold_testkit::wait;
@@ -422,7 +422,7 @@ async fn an_idle_stream_shows_that_it_is_alive() {
     let mut events = Events::open(&server, None).await;
     assert_eq!(events.block().await.as_deref(), Some(": alive"));
     let mut socket = connect(&server, "h", false).await;
-    let message = tokio::time::timeout(Duration::from_secs(5), socket.next()).await;
+    let message = tokio::time::timeout(LONG, socket.next()).await;
     assert!(matches!(message, Ok(Some(Ok(Message::Ping(_))))));
 }
 

@@ -199,7 +199,7 @@ async fn l12_expiry_is_punctual_and_its_leadership_moves_to_another_replica() {
         })
         .await;
         let late_ms = event.at.since(lease.lapses_at());
-        assert!(late_ms < 1_500, "{late_ms} ms late");
+        assert!(late_ms < 5_000, "{late_ms} ms late");
         // The next round finds another leader.
         let before = stores[0]
             .lease(leadership.clone())
@@ -383,7 +383,7 @@ async fn l12_expiry_does_not_wait_for_a_leader_that_is_gone() {
         })
         .await;
         let late_ms = event.at.since(lease.lapses_at());
-        assert!(late_ms < 1_500, "{late_ms} ms late");
+        assert!(late_ms < 5_000, "{late_ms} ms late");
     }
 }
 

@@ -92,7 +92,7 @@ async fn whoever_waits_to_be_sent_to_a_silent_server_is_told_in_time_and_recover
     let store = Redis::open(options).await.expect("opens");
     server.pause();
     let asked = (0..500).map(|number| store.acquire(ask(&number.to_string(), 60_000)));
-    let answers = tokio::time::timeout(Duration::from_secs(5), join_all(asked)).await;
+    let answers = tokio::time::timeout(LIMIT, join_all(asked)).await;
     for answer in answers.expect("nobody waits for each other's limit") {
         let error = answer.expect_err("the server is silent");
         assert!(error.is_retryable(), "{error}");

@@ -10,7 +10,7 @@ use lease::{
 use leasehold_store::redis::{Options, Redis};
 use leasehold_testkit::{redis::Redis as Server, wait};
 
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(20);
 
 async fn open(server: &Server) -> Redis {
     Redis::open_url(&server.url())

@@ -261,6 +261,18 @@ impl Manager {
         let pids = workers.iter().filter_map(|it| it["pid"].as_i64());
         pids.filter_map(|pid| i32::try_from(pid).ok()).collect()
     }
+
+    /// Waits until it shows exactly so many workers, and gives their process ids. A worker may publish before
+    /// its manager was told that it runs.
+    pub async fn workers(&self, count: usize) -> Vec<i32> {
+        let mut pids = Vec::new();
+        wait::until(SOON, &format!("it shows {count} workers"), async || {
+            pids = self.worker_pids().await;
+            pids.len() == count
+        })
+        .await;
+        pids
+    }
 }
 
 /// The name of the camera of this number.

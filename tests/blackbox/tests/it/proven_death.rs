@@ -12,7 +12,7 @@ use crate::cli_support::{SOON, Server, boot_ms, escaping_writer, read_log, writi
 /// The server's default.
 const LINGER: Duration = Duration::from_millis(250);
 /// What a busy machine may add.
-const SLACK: Duration = Duration::from_secs(1);
+const SLACK: Duration = Duration::from_secs(10);
 /// How long a guardian lets a program that does not listen go on after its supervisor.
 const ORPHAN_GRACE: Duration = Duration::from_secs(5);
 

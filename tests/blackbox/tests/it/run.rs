@@ -198,8 +198,8 @@ async fn l1_two_competing_runs_never_overlap_and_tokens_grow() {
         // Each ends after a while, half of them by being killed with their client.
         let program = server
             .cli(&[
-                "run", "--ttl", "1s", "--wait", "1m", "job:race", "--", "timeout", "-s", "KILL",
-                "0.4",
+                "run", "--ttl", "5s", "--wait", "1m", "job:race", "--", "timeout", "-s", "KILL",
+                "1",
             ])
             .args(writer);
         children.push(program.spawn());

@@ -11,10 +11,10 @@ use crate::cli_support::{
 };
 
 /// Short enough for a test, long enough for a busy machine.
-const TTL: &str = "2s";
-const TTL_MS: u64 = 2_000;
+const TTL: &str = "5s";
+const TTL_MS: u64 = 5_000;
 /// A tenth of the ttl: how much earlier than the authority the holder stops (L10).
-const MARGIN_MS: u64 = 200;
+const MARGIN_MS: u64 = 500;
 
 /// Everything of one case: a server, a proxy before it, and a program that runs.
 struct Case {
@@ -255,7 +255,7 @@ async fn a_killed_guardian_ends_the_whole_tree() {
     );
     let last_ms = case.last_ms().await;
     assert!(
-        last_ms < killed_ms + 1_000,
+        last_ms < killed_ms + 4_000,
         "{} ms later",
         last_ms - killed_ms
     );

@@ -7,7 +7,7 @@ use leasehold_testkit::{Child, Dir, Proxy, port, wait};
 
 use crate::cli_support::{SOON, Server, boot_ms, plain, read_log, run, silent, writer, writing};
 
-const TTL_MS: u64 = 2_000;
+const TTL_MS: u64 = 5_000;
 
 /// A program that writes until it is asked to end: whether it goes on shows whether it was asked.
 fn polite_writer(log: &Path) -> Vec<String> {
@@ -39,7 +39,7 @@ impl Case {
         let other = [
             "run",
             "--ttl",
-            "2s",
+            "5s",
             "--on-outage",
             "hold:1m",
             "--peer-listen",
@@ -56,7 +56,7 @@ impl Case {
         let asker = [
             "run",
             "--ttl",
-            "2s",
+            "5s",
             "--on-outage",
             "continue:1m",
             "--peer",
@@ -165,11 +165,11 @@ async fn l13_continue_stops_at_once_when_the_server_says_that_the_lease_is_gone(
 #[tokio::test]
 async fn l13_continue_asks_nothing_of_its_program_while_all_is_well() {
     let server = Server::start().await;
-    let script = "trap 'echo asked; exit 3' TERM; sleep 3 & wait $!; echo unasked";
+    let script = "trap 'echo asked; exit 3' TERM; sleep 6 & wait $!; echo unasked";
     let words = [
         "run",
         "--ttl",
-        "1s",
+        "3s",
         "--on-outage",
         "continue:1m",
         "job:x",

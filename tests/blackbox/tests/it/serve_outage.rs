@@ -122,7 +122,7 @@ async fn a_store_that_hangs_is_503_within_the_time_limit() {
         );
     }
     let took_ms = boot_ms() - began_ms;
-    assert!(took_ms < 3_000, "{took_ms} ms");
+    assert!(took_ms < 8_000, "{took_ms} ms");
     assert_eq!(case.call(Method::GET, "/healthz", None).await.0, 200);
     case.redis.resume();
     case.until_back().await;

@@ -42,7 +42,7 @@ fn a_port_that_was_handed_out_is_kept_from_other_processes() {
 #[tokio::test]
 async fn waiting_ends_with_the_value() {
     let mut count = 0;
-    let value = wait::until_some(Duration::from_secs(5), "three tries", async || {
+    let value = wait::until_some(Duration::from_secs(30), "three tries", async || {
         count += 1;
         (count == 3).then_some(count)
     })

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leasehold_testkit::{Child, Error, Namespaces, wait};
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(30);
 const SILENCE: Duration = Duration::from_millis(500);
 
 /// Namespaces, or a test failure that says what the machine lacks: nothing is skipped in silence.

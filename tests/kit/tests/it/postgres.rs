@@ -48,7 +48,7 @@ async fn a_paused_server_is_silent_on_open_and_new_connections() {
 
     postgres.resume();
     wait::until(
-        Duration::from_secs(5),
+        Duration::from_secs(30),
         "the server answers again",
         async || client.simple_query("SELECT 1").await.is_ok(),
     )
@@ -89,7 +89,7 @@ async fn dropping_ends_every_process_also_when_paused() {
 
         drop(postgres);
 
-        wait::until(Duration::from_secs(5), "the backend is gone", async || {
+        wait::until(Duration::from_secs(30), "the backend is gone", async || {
             let status = std::fs::read_to_string(format!("/proc/{backend}/status"));
             status.map_or(true, |status| status.contains("State:\tZ"))
         })

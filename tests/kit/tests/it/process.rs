@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leasehold_testkit::{Binary, Dir, Error, Program, wait};
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(30);
 
 fn shell(script: &str) -> Program {
     Program::new("sh").args(["-c", script])

@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, timeout};
 
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(30);
 const SILENCE: Duration = Duration::from_millis(200);
 
 /// A server that sends everything back.
@@ -93,26 +93,27 @@ async fn delays_without_limiting_the_rate() {
     let once = round_trip(&mut stream, b"hello").await.unwrap();
     assert!(once >= Duration::from_millis(200), "{once:?}");
 
-    // Twenty small writes travel together, not one after the other.
+    // Many small writes travel together, not one after the other.
     let start = Instant::now();
-    for _ in 0..20 {
+    for _ in 0..200 {
         stream.write_all(b"x").await.unwrap();
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    let mut answer = [0; 20];
+    let mut answer = [0; 200];
     timeout(SOON, stream.read_exact(&mut answer))
         .await
         .unwrap()
         .unwrap();
     assert!(
-        start.elapsed() < Duration::from_secs(2),
+        start.elapsed() < Duration::from_secs(10),
         "{:?}",
         start.elapsed()
     );
 
+    proxy.delay(Duration::from_secs(60));
     proxy.pass();
     let quick = round_trip(&mut stream, b"hello").await.unwrap();
-    assert!(quick < Duration::from_millis(200), "{quick:?}");
+    assert!(quick < Duration::from_secs(10), "{quick:?}");
 }
 
 #[tokio::test]

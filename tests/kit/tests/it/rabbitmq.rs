@@ -95,7 +95,7 @@ async fn durable_messages_survive_a_restart_and_a_kill() {
     drop(broker);
     assert!(!folder.exists());
     // The port mapper, too, is ours and must be gone. What a killed broker started leaves by itself.
-    wait::until(Duration::from_secs(10), "nothing runs there", async || {
+    wait::until(Duration::from_secs(30), "nothing runs there", async || {
         !running_in(&folder)
     })
     .await;

@@ -56,7 +56,7 @@ async fn a_paused_server_is_silent_until_it_is_resumed() {
 
     redis.resume();
     wait::until(
-        Duration::from_secs(5),
+        Duration::from_secs(30),
         "the server answers again",
         async || connect(&redis.url()).await.ping::<String>().await.is_ok(),
     )
@@ -120,7 +120,7 @@ async fn sentinels_promote_the_replica_when_the_primary_dies() {
     let before = sentinel.primary_url().await;
     let _: () = connect(&before).await.set("key", "1").await.unwrap();
     wait::until(
-        Duration::from_secs(5),
+        Duration::from_secs(30),
         "the replica has the key",
         async || sentinel.servers()[1].cli(&["GET", "key"]).await == "1",
     )

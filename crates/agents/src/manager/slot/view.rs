@@ -77,13 +77,13 @@ impl Slot {
     }
 
     /// Brings what others see up to date.
-    pub(super) fn show(&mut self, desired: &Desired) {
+    pub(super) fn show(&self, desired: &Desired) {
         let now = self.context.clock.boot();
         let mut view = self.view.lock().unwrap_or_else(PoisonError::into_inner);
         view.restarts = self.restarts;
         view.crashes = self.breaker.crashes();
         view.successor = self.green.as_ref().map(|(green, _)| green.id.clone());
-        let Some(process) = &mut self.process else {
+        let Some(process) = &self.process else {
             view.worker_id = None;
             view.pid = None;
             view.port = None;
@@ -99,7 +99,6 @@ impl Slot {
             view.stats.clear();
             view.reports.clear();
         }
-        process.pid = process.pid.or(process.child.pid());
         view.pid = process.pid;
         view.port = Some(process.port);
         let silent_ms = now.since(process.last_seen);

@@ -16,7 +16,7 @@ use leasehold_store::embedded::{self, Embedded};
 use leasehold_testkit::{Binary, wait::until};
 
 /// Long enough for anything on a busy machine.
-pub const SOON: Duration = Duration::from_secs(10);
+pub const SOON: Duration = Duration::from_secs(30);
 
 pub struct World {
     /// The store as it is, without faults.

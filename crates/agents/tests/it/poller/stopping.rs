@@ -11,7 +11,12 @@ use crate::poller::fleet::{Kind, PATIENCE, TTL_MS, Watchdog, backend, on_redis, 
 async fn stop_releases_each_target_after_its_own_poll_and_presence_last(kind: Kind) {
     let backend = backend(kind).await;
     backend.put_targets(9).await;
-    let fleet = backend.start_many(3).await;
+    let patient = Options {
+        stop_ms: 20_000,
+        ..Options::with_ttl_ms(TTL_MS)
+    };
+    let starts = (0..3).map(|_| backend.start(patient.clone()));
+    let fleet = futures_util::future::join_all(starts).await;
     until_loads(&fleet, &[3, 3, 3]).await;
     let watchdog = Watchdog::over(&fleet);
     let (leaver, rest) = (&fleet[0], &fleet[1..]);
@@ -86,8 +91,12 @@ async fn timed<T>(work: impl Future<Output = T>) -> (T, Duration) {
 async fn a_stop_keeps_to_its_budget_while_redis_is_away_and_while_a_poll_does_not_end() {
     let (backend, redis) = on_redis().await;
     backend.put_targets(4).await;
-    let options = Options::with_ttl_ms(TTL_MS);
-    let budget = Duration::from_millis(options.stop_ms + 500);
+    // A fifth of it is for what is left to release after the poll was broken off.
+    let options = Options {
+        stop_ms: 5_000,
+        ..Options::with_ttl_ms(TTL_MS)
+    };
+    let budget = Duration::from_millis(options.stop_ms + 5_000);
     let fleet = [backend.start(options.clone()).await];
     until_loads(&fleet, &[4]).await;
     // A poll that ends only when it is broken off.

@@ -6,7 +6,7 @@ use axum::{
     Extension,
     extract::{Path, State},
 };
-use lease::{Lease, session};
+use lease::{Lease, UnixMillis, session};
 use leasehold_api::sessions::{HEARTBEAT, SessionHeartbeat};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
@@ -48,13 +48,14 @@ pub(super) async fn beat(
     id: &str,
 ) -> Result<Lease, Reject> {
     let key = session_key(id)?;
-    let live = app.authority().lease(key).await?;
+    let authority = app.authority();
+    let (live, now) = tokio::try_join!(authority.lease(key), authority.now())?;
     let Some(lease) = live.filter(|lease| caller.sees(lease.labels.tenant())) else {
         let session = sessions::find(app, caller, id).await?;
         shared.counted.late_heartbeat();
         return Err(Reject::session_over(Some(&session)));
     };
-    let Some(lease) = keep(app, shared, lease).await? else {
+    let Some(lease) = keep(app, shared, lease, now).await? else {
         shared.counted.late_heartbeat();
         return Err(Reject::session_over(None));
     };
@@ -63,10 +64,14 @@ pub(super) async fn beat(
 }
 
 /// The lease, extended if that is due; `None` when it ended meanwhile.
-async fn keep(app: &App, shared: &Shared, lease: Lease) -> Result<Option<Lease>, Reject> {
-    let now = app.authority().now().await?;
-    let Some(request) = session::heartbeat(&lease, now, shared.options.heartbeat_interval_ms)
-    else {
+async fn keep(
+    app: &App,
+    shared: &Shared,
+    lease: Lease,
+    now: UnixMillis,
+) -> Result<Option<Lease>, Reject> {
+    let interval_ms = shared.options.heartbeat_interval_ms;
+    let Some(request) = session::heartbeat(&lease, now, interval_ms) else {
         return Ok(Some(lease));
     };
     let renewed = app.authority().renew(request).await?.pop();

@@ -26,7 +26,7 @@ pub const TENANT_B: &str = "tenant-b-secret";
 pub const POWERLESS: &str = "powerless-secret";
 pub const SESSIONS_ONLY: &str = "sessions-secret";
 
-pub const LONG: Duration = Duration::from_secs(10);
+pub const LONG: Duration = Duration::from_secs(30);
 
 pub struct Running {
     pub address: SocketAddr,

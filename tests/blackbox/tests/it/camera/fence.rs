@@ -6,7 +6,7 @@ use leasehold_testkit::{Dir, wait};
 
 use crate::{
     camera::world::{Entry, FAR_MS, Shard, Start, below, camera, moving},
-    cli_support::boot_ms,
+    cli_support::{SOON, boot_ms},
 };
 
 #[tokio::test]
@@ -24,20 +24,14 @@ async fn past_its_deadline_a_camera_is_silent_and_the_others_go_on() {
     entries[1].deadline_boot_ms = boot_ms() + 1_500;
     let deadline = unix_ms() + 1_500;
     shard.fence(&entries);
-    wait::until(
-        Duration::from_secs(10),
-        "its ffmpeg has ended",
-        async || {
-            boot_ms() > entries[1].deadline_boot_ms && below(shard.child.pid(), "ffmpeg").len() == 1
-        },
-    )
+    wait::until(SOON, "its ffmpeg has ended", async || {
+        boot_ms() > entries[1].deadline_boot_ms && below(shard.child.pid(), "ffmpeg").len() == 1
+    })
     .await;
     let (before, others) = (shard.count("lapsing"), shard.count("held"));
-    wait::until(
-        Duration::from_secs(20),
-        "the other camera goes on",
-        async || shard.count("held") >= others + 5,
-    )
+    wait::until(SOON, "the other camera goes on", async || {
+        shard.count("held") >= others + 5
+    })
     .await;
     assert_eq!(shard.count("lapsing"), before);
     let last = shard.published();
@@ -49,10 +43,7 @@ async fn past_its_deadline_a_camera_is_silent_and_the_others_go_on() {
     // A later deadline lets it go on, under the same token.
     entries[1].deadline_boot_ms = boot_ms() + FAR_MS;
     shard.fence(&entries);
-    wait::until(Duration::from_secs(20), "it goes on", async || {
-        shard.count("lapsing") > before
-    })
-    .await;
+    wait::until(SOON, "it goes on", async || shard.count("lapsing") > before).await;
     shard.working("2/2").await;
 }
 
@@ -64,7 +55,7 @@ async fn a_camera_that_is_not_to_be_published_yet_is_prepared() {
     entries[0].publish = false;
     let mut shard = Shard::start(Start::reference(), &entries).await;
     shard.working("1/1").await;
-    wait::until(Duration::from_secs(20), "some motion", async || {
+    wait::until(SOON, "some motion", async || {
         shard.figure("leasehold_worker_motion_total", "next").await >= 3
     })
     .await;

@@ -1,10 +1,7 @@
 //! Cameras come, change and go without a restart; the worker goes gracefully, immediately, or with its
 //! manager.
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::sync::{Arc, Mutex};
 
 use leasehold_testkit::{Dir, Program, wait};
 use serde_json::{Value, json};
@@ -92,7 +89,7 @@ async fn drains_with_a_last_word_about_every_camera() {
     let readers = below(shard.child.pid(), "ffmpeg");
     assert_eq!(readers.len(), 2);
     assert_eq!(shard.post("/drain", None).await, 202);
-    let status = shard.child.wait(Duration::from_secs(10)).await;
+    let status = shard.child.wait(SOON).await;
     assert!(status.success(), "{status:?}: {}", shard.child.tail());
     all_gone(&readers).await;
     for entry in &entries {
@@ -113,7 +110,7 @@ async fn ends_immediately_when_ordered_to_or_when_its_manager_dies() {
     shard.working("1/1").await;
     let readers = below(shard.child.pid(), "ffmpeg");
     assert_eq!(shard.post("/terminate", None).await, 202);
-    shard.child.wait(Duration::from_secs(5)).await;
+    shard.child.wait(SOON).await;
     all_gone(&readers).await;
 
     let mut manager = Program::new("sleep").arg("600").spawn();
@@ -123,7 +120,7 @@ async fn ends_immediately_when_ordered_to_or_when_its_manager_dies() {
     shard.working("1/1").await;
     let readers = below(shard.child.pid(), "ffmpeg");
     manager.kill9();
-    shard.child.wait(Duration::from_secs(5)).await;
+    shard.child.wait(SOON).await;
     all_gone(&readers).await;
 }
 

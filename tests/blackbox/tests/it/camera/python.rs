@@ -1,6 +1,6 @@
 //! The worker in Python: short, and right.
 
-use std::{net::TcpListener, time::Duration};
+use std::net::TcpListener;
 
 use leasehold_testkit::{Program, wait};
 use serde_json::{Value, json};
@@ -80,7 +80,7 @@ async fn the_example_in_python_follows_the_contract() {
     assert_eq!(shard.post("/cameras", Some(&set(1, &[]))).await, 409);
     assert_eq!(shard.post("/cameras", Some(&json!([1]))).await, 400);
     assert_eq!(shard.post("/drain", None).await, 202);
-    let status = shard.child.wait(Duration::from_secs(10)).await;
+    let status = shard.child.wait(SOON).await;
     assert!(status.success(), "{status:?}: {}", shard.child.tail());
     assert_eq!(said(&shard, "three").last().unwrap()["event"], "stopped");
 }
@@ -130,5 +130,5 @@ async fn the_example_in_python_ends_with_its_manager() {
     };
     let mut shard = Shard::start(start, &[]).await;
     manager.kill9();
-    shard.child.wait(Duration::from_secs(10)).await;
+    shard.child.wait(SOON).await;
 }

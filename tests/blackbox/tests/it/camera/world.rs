@@ -1,7 +1,7 @@
 //! A shard as a manager would start it: its config file, its fence file, the worker's process, and what
 //! it publishes.
 
-use std::{collections::BTreeMap, fs, path::Path, time::Duration};
+use std::{collections::BTreeMap, fs, path::Path};
 
 use leasehold_testkit::{Binary, Child, Dir, Program, port, wait};
 use serde_json::{Value, json};
@@ -330,10 +330,8 @@ pub async fn all_gone(pids: &[u32]) {
         stat.rsplit_once(") ")
             .is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
     };
-    wait::until(
-        Duration::from_secs(10),
-        "every ffmpeg has ended",
-        async || !pids.iter().any(alive),
-    )
+    wait::until(SOON, "every ffmpeg has ended", async || {
+        !pids.iter().any(alive)
+    })
     .await;
 }

@@ -57,7 +57,7 @@ async fn a_wrong_file_leaves_the_running_one_and_a_right_one_is_applied() {
         .await;
     stage.holds("m1", 2).await;
     stage.working(2, 0).await;
-    let pids = manager.worker_pids().await;
+    let pids = manager.workers(1).await;
     stage.rewrite(&manager, "m1", &json!({"max_workers": 0}));
     manager
         .child
@@ -75,7 +75,7 @@ async fn a_wrong_file_leaves_the_running_one_and_a_right_one_is_applied() {
     assert!(line.contains("max_workers: 1 -> 2"), "{line}");
     stage.holds("m1", 4).await;
     stage.working(4, boot_ms()).await;
-    let after = manager.worker_pids().await;
+    let after = manager.workers(2).await;
     assert!(
         after.contains(&pids[0]),
         "the first worker went on: {pids:?} {after:?}"
@@ -87,10 +87,7 @@ async fn a_wrong_file_leaves_the_running_one_and_a_right_one_is_applied() {
         &json!({"max_workers": 1, "max_cameras_per_worker": 2}),
     );
     stage.holds("m1", 2).await;
-    wait::until(SOON, "one worker is left", async || {
-        manager.worker_pids().await.len() == 1
-    })
-    .await;
+    manager.workers(1).await;
 }
 
 /// The key that it began with is revoked, and the one that is put into its file is used from then on.
@@ -119,7 +116,7 @@ async fn another_key_in_the_key_file_is_used_without_a_restart() {
     let mut manager = stage.manager("m1", changes).await;
     stage.working(1, 0).await;
     manager.ready().await;
-    let pids = manager.worker_pids().await;
+    let pids = manager.workers(1).await;
     let token = stage.since(0)["cam-000"][0].token();
 
     let revoked = stage.server.run(&["token", "revoke", "first"]).await;
@@ -161,7 +158,7 @@ async fn another_address_of_the_control_plane_is_used_without_a_restart() {
     let changes = json!({"lease_ttl_seconds": 60});
     let mut manager = stage.manager("m1", changes).await;
     stage.working(1, 0).await;
-    let pids = manager.worker_pids().await;
+    let pids = manager.workers(1).await;
     let token = stage.since(0)["cam-000"][0].token();
     let proxy = leasehold_testkit::Proxy::start(stage.server.address).await;
     let url = format!("http://{}", proxy.addr());

@@ -24,12 +24,9 @@ async fn a_new_command_takes_over_without_overlap() {
     .await;
     let gap = longest_gap(&stage.since(changed));
     println!("longest gap of a camera: {gap} ms");
-    assert!(gap < 2_000, "{gap} ms");
+    assert!(gap < 5_000, "less than draining may take: {gap} ms");
     assert_eq!(contradictions(&stage.lines()), Vec::<String>::new());
-    wait::until(SOON, "the old one is gone", async || {
-        manager.worker_pids().await.len() == 1
-    })
-    .await;
+    manager.workers(1).await;
 }
 
 #[tokio::test]
@@ -37,7 +34,7 @@ async fn a_new_command_that_never_gets_ready_changes_nothing() {
     let stage = Stage::start(2).await;
     let mut manager = stage.manager("m1", json!({"max_workers": 1})).await;
     stage.working(2, 0).await;
-    let pids = manager.worker_pids().await;
+    let pids = manager.workers(1).await;
     let broken = json!({"max_workers": 1, "worker": {"start_grace_seconds": 1,
         "environment": {"VERSION": "2", "MISBEHAVE": "never-ready"}}});
     let changed = boot_ms();
@@ -48,7 +45,7 @@ async fn a_new_command_that_never_gets_ready_changes_nothing() {
         .await;
     stage.working(2, boot_ms()).await;
     assert_eq!(manager.worker_pids().await, pids);
-    assert!(longest_gap(&stage.since(changed)) < 2_000);
+    assert!(longest_gap(&stage.since(changed)) < 5_000);
     let lines = stage.lines();
     let second = lines
         .iter()

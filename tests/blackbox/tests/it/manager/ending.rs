@@ -17,7 +17,7 @@ async fn sigterm_drains_releases_and_deregisters() {
         .await;
     stage.working(4, 0).await;
     manager.ready().await;
-    let pids = manager.worker_pids().await;
+    let pids = manager.workers(2).await;
     manager.child.signal(Signal::SIGTERM);
     assert!(manager.child.wait(SOON).await.success());
     assert!(!pids.iter().any(|&pid| is_alive(pid)));
@@ -29,7 +29,7 @@ async fn sigterm_drains_releases_and_deregisters() {
     assert_eq!(drained, 2, "each worker finished what it had");
     assert!(stage.owners().await.is_empty(), "long before the ttl");
     let (_, runners) = stage.call("GET", "/runners/", None).await;
-    assert_eq!(runners["runners"], json!([]));
+    assert_eq!(runners["runners"], json!([]), "{}", manager.child.tail());
     let left: Vec<_> = std::fs::read_dir(&manager.state_dir)
         .unwrap()
         .map(|it| it.unwrap().file_name())
@@ -48,14 +48,14 @@ async fn a_second_sigterm_does_not_wait_for_a_stubborn_worker() {
         json!({"worker": {"drain_grace_seconds": 60, "environment": {"MISBEHAVE": "stubborn"}}});
     let mut manager = stage.manager("m1", stubborn).await;
     manager.ready().await;
-    let pids = manager.worker_pids().await;
+    let pids = manager.workers(1).await;
     manager.child.signal(Signal::SIGTERM);
     manager.child.wait_for_line("workers drain", SOON).await;
     assert!(is_alive(pids[0]), "it is left to finish");
     let again = boot_ms();
     manager.child.signal(Signal::SIGTERM);
     manager.child.wait(SOON).await;
-    assert!(boot_ms() - again < 5_000);
+    assert!(boot_ms() - again < 30_000);
     assert!(!is_alive(pids[0]));
     assert!(stage.owners().await.is_empty());
 }

@@ -17,9 +17,7 @@ async fn a_killed_worker_is_started_again_under_the_same_leases() {
     let manager = stage.manager("m1", grandchildren).await;
     stage.working(4, 0).await;
     let tokens: BTreeSet<u64> = stage.lines().iter().map(Line::token).collect();
-    let [pid] = manager.worker_pids().await[..] else {
-        panic!("one worker has all cameras");
-    };
+    let pid = manager.workers(1).await[0];
     let tree = descendants(pid);
     assert!(!tree.is_empty(), "the worker has a child of its own");
     let killed = boot_ms();
@@ -51,9 +49,7 @@ async fn a_paused_worker_is_killed_and_started_again() {
     let manager = stage.manager("m1", changes).await;
     stage.working(2, 0).await;
     manager.ready().await;
-    let [pid] = manager.worker_pids().await[..] else {
-        panic!("one worker has all cameras");
-    };
+    let pid = manager.workers(1).await[0];
     signal(pid, Signal::SIGSTOP);
     wait::until(SOON, "it is killed", async || !is_alive(pid)).await;
     stage.working(2, boot_ms()).await;
@@ -67,9 +63,7 @@ async fn a_killed_manager_takes_its_tree_with_it_and_another_has_the_cameras() {
         json!({"max_workers": 1, "worker": {"environment": {"MISBEHAVE": "grandchild"}}});
     let mut one = stage.manager("m1", grandchildren).await;
     stage.working(6, 0).await;
-    let [pid] = one.worker_pids().await[..] else {
-        panic!("one worker has all cameras");
-    };
+    let pid = one.workers(1).await[0];
     let tree = descendants(pid);
     assert!(!tree.is_empty(), "the worker has a child of its own");
     let _two = stage.manager("m2", json!({})).await;
@@ -93,9 +87,10 @@ async fn a_killed_manager_takes_its_tree_with_it_and_another_has_the_cameras() {
 #[tokio::test]
 async fn a_paused_manager_stops_its_workers_before_the_deadline() {
     let stage = Stage::start(3).await;
-    let one = stage.manager("m1", json!({"max_workers": 1})).await;
+    let changes = json!({"max_workers": 1, "lease_ttl_seconds": 6});
+    let one = stage.manager("m1", changes).await;
     stage.working(3, 0).await;
-    let pids = one.worker_pids().await;
+    let pids = one.workers(1).await;
     let paused = boot_ms();
     one.child.signal(Signal::SIGSTOP);
     wait::until(SOON, "its worker is gone", async || {
@@ -103,7 +98,7 @@ async fn a_paused_manager_stops_its_workers_before_the_deadline() {
     })
     .await;
     let ended_ms = boot_ms() - paused;
-    assert!(ended_ms < 3_000, "within the ttl: {ended_ms} ms");
+    assert!(ended_ms < 6_000, "within the ttl: {ended_ms} ms");
     let _two = stage.manager("m2", json!({})).await;
     stage.holds("m2", 3).await;
     one.child.signal(Signal::SIGCONT);
@@ -137,13 +132,11 @@ async fn a_crash_loop_gives_the_cameras_to_another_manager() {
 #[tokio::test]
 async fn a_worker_that_does_not_drop_a_revoked_camera_is_killed() {
     let stage = Stage::start(1).await;
-    let deaf = json!({"max_workers": 1, "worker": {
+    let deaf = json!({"max_workers": 1, "lease_ttl_seconds": 60, "worker": {
         "environment": {"MISBEHAVE": "deaf"}, "takeaway_limit_seconds": 0.5}});
     let manager = stage.manager("m1", deaf).await;
     manager.ready().await;
-    let [pid] = manager.worker_pids().await[..] else {
-        panic!("one worker has all cameras");
-    };
+    let pid = manager.workers(1).await[0];
     let (_, lease) = stage.call("GET", "/leases/camera/cam-000/", None).await;
     let id = lease["lease_id"].as_str().unwrap();
     let reason = json!({"reason": "a test"});
@@ -152,7 +145,7 @@ async fn a_worker_that_does_not_drop_a_revoked_camera_is_killed() {
     assert_eq!(stage.call("POST", &path, Some(reason)).await.0, 200);
     wait::until(SOON, "it is killed", async || !is_alive(pid)).await;
     let took_ms = boot_ms() - revoked;
-    assert!(took_ms < 2_000, "well before the ttl: {took_ms} ms");
+    assert!(took_ms < 20_000, "well before the ttl: {took_ms} ms");
     stage.working(1, boot_ms()).await;
 }
 
@@ -164,7 +157,7 @@ async fn a_revoked_camera_is_dropped_alone() {
     let manager = stage.manager("m1", changes).await;
     stage.working(3, 0).await;
     manager.ready().await;
-    let pids = manager.worker_pids().await;
+    let pids = manager.workers(1).await;
     // Cordoned, so that it does not take the camera again.
     let (status, _) = stage
         .call("POST", "/runners/m1/cordon/", Some(json!({})))

@@ -92,7 +92,7 @@ async fn a_cut_longer_than_the_ttl_and_shorter_than_the_grace_interrupts_nothing
     case.stage.working(CAMERAS, boot_ms()).await;
     assert_eq!(case.one.worker_pids().await, pids, "no worker was touched");
     let gap = longest_gap(&case.stage.since(cut));
-    assert!(gap < 2_000, "{gap} ms");
+    assert!(gap < TTL_MS, "{gap} ms");
     for (camera, lines) in case.stage.since(0) {
         let first = lines[0].token();
         assert!(lines.iter().all(|it| it.token() == first), "{camera}");
@@ -108,7 +108,7 @@ async fn a_cut_longer_than_the_ttl_and_shorter_than_the_grace_is_worked_through_
     let tokens = case.stage.since(0);
     let cut = goes_on(&case).await;
     let within = case.stage.since(cut);
-    assert!(longest_gap(&within) < 2_000, "none stopped in the cut");
+    assert!(longest_gap(&within) < TTL_MS, "none stopped in the cut");
     wait::until(SOON, "they are acquired again", async || {
         let lines = case.stage.since(cut);
         lines.iter().all(|(camera, lines)| {

@@ -128,19 +128,23 @@ async fn a_session_without_heartbeats_expires_and_says_so() {
     );
 }
 
-/// (A) The worker is killed and stays away: its leases last until their ttl, and then it works again.
+/// (A) The worker is killed and stays away: its leases last until it counts as dead, and then another one works.
 #[tokio::test]
-async fn heavy_a_killed_worker_frees_its_channel_after_the_ttl() {
-    let api = Api::start(None, &[("LEASEHOLD_SESSIONS_WORKER", "false")]).await;
+async fn heavy_a_killed_worker_frees_its_channel_after_the_linger() {
+    let settings = [
+        ("LEASEHOLD_SESSIONS_WORKER", "false"),
+        ("LEASEHOLD_LIMITS_DEATH_LINGER", "8s"),
+    ];
+    let api = Api::start(None, &settings).await;
     let mut first = api.worker("one").await;
     let id = api.start_session("channel", "low").await;
     api.reaches(&id, "running", SOON).await;
+    let _second = api.worker("two").await;
     first.kill9_alone();
     wait::until(SOON, "ffmpeg died with its worker", async || {
         !runs("ffmpeg", &id)
     })
     .await;
-    let _second = api.worker("two").await;
     let busy = api.start_session("channel", "virtual").await;
     assert_eq!(
         api.reaches(&busy, "ended", SOON).await["reason"],
@@ -169,7 +173,9 @@ async fn a_worker_that_restarts_at_once_frees_what_it_held() {
         (&json!("failed"), &json!("R_WORKER_LOST"))
     );
     let again = api.start_session("channel", "virtual").await;
-    api.reaches(&again, "running", Duration::from_secs(5)).await;
+    // Before the ttl.
+    api.reaches(&again, "running", Duration::from_secs(20))
+        .await;
 }
 
 /// Killed and started again, it frees the tuner at once: nothing of the old stream may be left on it, also

@@ -99,7 +99,10 @@ async fn heartbeats_race_expiry(backend: Backend, sessions: usize) {
         .await
         .into_iter()
         .sum();
-    assert!(kept > sessions, "hardly any heartbeat came in time: {kept}");
+    assert!(
+        kept > sessions / 10,
+        "hardly any heartbeat came in time: {kept}"
+    );
     assert!(api.leases("session").await.is_empty());
 }
 
