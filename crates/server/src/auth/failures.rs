@@ -1,4 +1,4 @@
-//! Wrong credentials: logged, and answered with growing delays.
+//! Wrong credentials: logged, and answered late when they are many.
 
 use std::{net::IpAddr, num::NonZeroU32, time::Duration};
 
