@@ -1,19 +1,18 @@
 //! One holder's stream: what it does goes up, answers and losses come down (L17), and its end makes the end
 //! of its process visible (L15).
 
-use std::{io, time::Duration};
+use std::{io, pin::Pin, time::Duration};
 
 use axum::{
     Error,
     extract::ws::{CloseFrame, Message, WebSocket, close_code},
 };
-use futures_util::FutureExt as _;
+use futures_util::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
 use lease::{Departure, Holder};
 use leasehold_api::{
     Code,
     stream::{self, Batch, Down, Encoding, Frame, Payload, Unread, Up, Welcome},
 };
-use tokio::time::{Instant, sleep_until};
 use tokio_tungstenite::tungstenite;
 
 use super::{
@@ -52,6 +51,20 @@ enum End {
     /// Anything else, such as silence. Proves nothing.
     Unclear,
 }
+
+/// What rarely happens to a stream.
+enum Interruption {
+    /// The server is stopping.
+    Stopping,
+    /// A newer connection of the same holder took over.
+    TakenOver,
+    /// It is time to show that the server is alive.
+    Ping,
+}
+
+/// Each is polled only when it was woken: polled before every frame, cancellation tokens and timers would take
+/// locks that all streams share.
+type Interruptions = FuturesUnordered<Pin<Box<dyn Future<Output = Interruption> + Send>>>;
 
 /// Serves the stream to its end.
 pub(crate) async fn serve(app: App, peer: Peer, mut socket: WebSocket) {
@@ -116,14 +129,26 @@ async fn talk(app: &App, peer: &Peer, connection: &mut Connection, socket: &mut 
         return end;
     }
     let heartbeat = app.parts().limits.stream_heartbeat();
-    let mut ping_at = Instant::now() + heartbeat;
+    let ping = || tokio::time::sleep(heartbeat).map(|()| Interruption::Ping);
+    let stopping = app.closing().clone().cancelled_owned();
+    let taken_over = connection.replaced.clone().cancelled_owned();
+    let mut interruptions = Interruptions::new();
+    interruptions.push(stopping.map(|()| Interruption::Stopping).boxed());
+    interruptions.push(taken_over.map(|()| Interruption::TakenOver).boxed());
+    interruptions.push(ping().boxed());
     let mut operations = Operations::new(app, peer);
     loop {
         tokio::select! {
-            () = app.closing().cancelled() => {
-                return speech.goodbye("the server is stopping").await;
-            }
-            () = connection.replaced.cancelled() => return speech.goodbye(TAKEN_OVER).await,
+            Some(interruption) = interruptions.next() => match interruption {
+                Interruption::Stopping => return speech.goodbye("the server is stopping").await,
+                Interruption::TakenOver => return speech.goodbye(TAKEN_OVER).await,
+                Interruption::Ping => {
+                    interruptions.push(ping().boxed());
+                    if let Err(end) = speech.message(Message::Ping(Vec::new().into())).await {
+                        return end;
+                    }
+                }
+            },
             message = connection.messages.recv() => {
                 // The hub lets go of a connection only when a newer one took its place.
                 let Some(message) = message else { return speech.goodbye(TAKEN_OVER).await };
@@ -133,12 +158,6 @@ async fn talk(app: &App, peer: &Peer, connection: &mut Connection, socket: &mut 
                 }
             }
             (id, down) = operations.next() => speech.batch.down(id, &down),
-            () = sleep_until(ping_at) => {
-                ping_at = Instant::now() + heartbeat;
-                if let Err(end) = speech.message(Message::Ping(Vec::new().into())).await {
-                    return end;
-                }
-            }
             received = speech.socket.recv() => match received {
                 None => return End::Closed,
                 Some(Err(error)) => return ending(error),

@@ -5,6 +5,7 @@ use std::{collections::HashMap, panic::AssertUnwindSafe, pin::Pin};
 
 use futures_util::{
     FutureExt as _, Stream, StreamExt as _,
+    future::OptionFuture,
     stream::{self, FuturesUnordered, SelectAll},
 };
 use lease::{Command, Departure, Key, LeaseQuery, LeaseRef, Outcome, Renew, Status};
@@ -46,7 +47,8 @@ enum Sort {
 
 struct Flight {
     sort: Sort,
-    cancel: CancellationToken,
+    /// Ends a watch, or an acquire that waits; nothing else can be cancelled.
+    cancel: Option<CancellationToken>,
     /// What an acquire waits for.
     awaits: Option<Key>,
 }
@@ -110,10 +112,13 @@ impl<'a> Operations<'a> {
             )
             .retry_after(RETRY_SOON));
         }
-        let cancel = CancellationToken::new();
-        let awaits = match &body {
-            Up::Acquire(request) if request.wait_ms > 0 => request.want.keys().first().cloned(),
-            _ => None,
+        let (awaits, cancel) = match &body {
+            Up::Acquire(request) if request.wait_ms > 0 => {
+                let first = request.want.keys().first().cloned();
+                (first, Some(CancellationToken::new()))
+            }
+            Up::Watch(_) => (None, Some(CancellationToken::new())),
+            _ => (None, None),
         };
         let asked_of = match &body {
             Up::Position(of) => self.flights.get(of).and_then(|it| it.awaits.clone()),
@@ -128,7 +133,7 @@ impl<'a> Operations<'a> {
         let (app, peer) = (self.app, self.peer);
         if let Up::Watch(watching) = body {
             let downs = watch(app, peer, *watching).map(move |down| (id, down));
-            let downs = downs.take_until(cancel.cancelled_owned());
+            let downs = downs.take_until(cancel.unwrap_or_default().cancelled_owned());
             self.watches.push(Box::pin(downs));
             return Ok(());
         }
@@ -153,7 +158,9 @@ impl<'a> Operations<'a> {
         let Some(flight) = self.flights.get(&of) else {
             return;
         };
-        flight.cancel.cancel();
+        if let Some(cancel) = &flight.cancel {
+            cancel.cancel();
+        }
         if flight.sort == Sort::Watch {
             self.flights.remove(&of);
         }
@@ -231,13 +238,13 @@ async fn perform(
     peer: &Peer,
     up: Up,
     awaited: Option<Key>,
-    cancel: CancellationToken,
+    cancel: Option<CancellationToken>,
 ) -> Result<Down, Reject> {
     let (caller, holder) = (&peer.caller, &peer.holder);
     match up {
         Up::Acquire(request) => {
             own(&request.holder, peer)?;
-            let waits = request.wait_ms > 0;
+            let cancelled = OptionFuture::from(cancel.as_ref().map(CancellationToken::cancelled));
             tokio::select! {
                 biased;
                 decided = ops::decide(app, caller, Command::Acquire(*request)) => match decided? {
@@ -245,7 +252,7 @@ async fn perform(
                     _ => Err(Reject::new(Code::InternalError, "an answer to another verb")),
                 },
                 // Dropping the call takes it off the queue.
-                () = cancel.cancelled(), if waits => Err(cancelled()),
+                Some(()) = cancelled => Err(was_cancelled()),
             }
         }
         Up::Presence(request) => {
@@ -324,7 +331,7 @@ async fn keep<T>(app: &App, call: impl Future<Output = Result<T, Reject>>) -> Re
 }
 
 /// The wait has ended, and in the same moment it may have been granted.
-fn cancelled() -> Reject {
+fn was_cancelled() -> Reject {
     let text = "cancelled; it may have been granted in the same moment";
     let mut problem = Problem::new(Code::RequestTimeout, text);
     problem.fault = Some(Fault {

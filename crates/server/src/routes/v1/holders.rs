@@ -7,6 +7,7 @@ use axum::{
     extract::{Extension, FromRequestParts, Path, State, WebSocketUpgrade},
     response::{IntoResponse, Response},
 };
+use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use http::{HeaderMap, header::SEC_WEBSOCKET_PROTOCOL, request::Parts};
 use leasehold_api::{
     Code, HolderList, HolderPresence, HolderRemoved, NODE, PresenceRequest, paths, stream::Encoding,
@@ -197,9 +198,14 @@ async fn stream(
         .read_buffer_size(SOCKET_BUFFER_BYTES)
         .write_buffer_size(SOCKET_BUFFER_BYTES)
         .on_upgrade(move |socket| async move {
-            // A revoked credential keeps nothing open, and proves nothing about its holder.
-            let served = streams::serve(app, peer, socket);
-            revoked.run_until_cancelled_owned(served).await;
+            // A revoked credential keeps nothing open, and proves nothing about its holder. Polled only when it
+            // was woken: all streams of the credential share the token's lock.
+            let mut revoked = FuturesUnordered::from_iter([revoked.cancelled_owned()]);
+            tokio::select! {
+                biased;
+                Some(()) = revoked.next() => {}
+                () = streams::serve(app, peer, socket) => {}
+            }
             drop((place, tracked));
         }))
 }
