@@ -26,9 +26,11 @@ pub(crate) fn is_plain(text: &str) -> bool {
 /// Anything a person can see, without white space, control characters, or characters that make a text
 /// look like another one.
 pub(crate) fn is_visible(text: &str) -> bool {
-    !text
-        .chars()
-        .any(|c| c.is_control() || c.is_whitespace() || is_deceptive(c))
+    // Most names are plain ASCII, and every request has some.
+    text.bytes().all(|byte| byte.is_ascii_graphic())
+        || !text
+            .chars()
+            .any(|c| c.is_control() || c.is_whitespace() || is_deceptive(c))
 }
 
 /// Characters without a shape of their own: zero-width ones, those that turn the direction of the text
