@@ -313,7 +313,7 @@ async fn deregister(core: &Core) {
                 return;
             }
             Outcome::Unknown(error) => {
-                tracing::debug!(%error, "deregistration not answered");
+                tracing::info!(%error, "deregistration not answered; asking again");
                 backoff.pause(&*core.context.clock).await;
             }
         }
