@@ -93,7 +93,8 @@ pub struct Metrics {
     request_seconds: Family<RouteLabels, Histogram, fn() -> Histogram>,
     live_leases: Gauge,
     live_by_kind: Family<KindLabels, Gauge>,
-    kinds: Arc<Mutex<BTreeMap<String, i64>>>,
+    /// The gauges of `live_by_kind`, so that counting one more looks up its kind only.
+    kinds: Arc<Mutex<BTreeMap<String, Gauge>>>,
     expiry_lateness: Histogram,
     store_up: Gauge,
     store_seconds: Histogram,
@@ -238,12 +239,10 @@ impl Metrics {
 
     /// Begins anew with what is live.
     pub(crate) fn set_live_leases<'a>(&self, keys: impl Iterator<Item = &'a lease::Key>) {
-        {
-            let mut kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
-            for count in kinds.values_mut() {
-                *count = 0;
-            }
-        }
+        self.kinds
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clear();
         self.live_by_kind.clear();
         let mut all = 0;
         for key in keys {
@@ -256,17 +255,20 @@ impl Metrics {
     /// So many more of a kind are live.
     fn counted(&self, kind: &str, more: i64) {
         let mut kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
-        let kind = if kinds.contains_key(kind) || kinds.len() < MAX_KINDS {
+        if let Some(live) = kinds.get(kind) {
+            live.inc_by(more);
+            return;
+        }
+        let kind = if kinds.len() < MAX_KINDS {
             kind
         } else {
             OTHER_KINDS
         };
-        let count = kinds.entry(kind.to_owned()).or_default();
-        *count += more;
         let labels = KindLabels {
             kind: kind.to_owned(),
         };
-        self.live_by_kind.get_or_create(&labels).set(*count);
+        let live = self.live_by_kind.get_or_create_owned(&labels);
+        kinds.entry(labels.kind).or_insert(live).inc_by(more);
     }
 
     pub(crate) fn store_up(&self, up: bool) {

@@ -130,7 +130,12 @@ async fn admit(
         caller.unbound()?;
     }
     if caller.tenant.is_some() {
-        registry::guard_keys(app.authority(), caller, request.want.keys()).await?;
+        Box::pin(registry::guard_keys(
+            app.authority(),
+            caller,
+            request.want.keys(),
+        ))
+        .await?;
     }
     Ok(permit)
 }

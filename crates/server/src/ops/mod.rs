@@ -68,6 +68,19 @@ impl Needs {
     }
 }
 
+/// Asks for keys, as anybody may.
+pub(crate) async fn ask(
+    app: &App,
+    caller: &Caller,
+    request: lease::Acquire,
+) -> Result<lease::Acquired, Reject> {
+    request.validate()?;
+    masked(
+        caller,
+        registry::admission::acquire_keys(app, caller, request).await?,
+    )
+}
+
 /// Decides a command for a caller that may send it: what else each verb needs stands here.
 pub(crate) async fn decide(
     app: &App,
@@ -75,11 +88,7 @@ pub(crate) async fn decide(
     command: Command,
 ) -> Result<Outcome, Reject> {
     Ok(match command {
-        Command::Acquire(request) => {
-            request.validate()?;
-            let acquired = registry::admission::acquire_keys(app, caller, request).await?;
-            Outcome::Acquired(masked(caller, acquired)?)
-        }
+        Command::Acquire(request) => Outcome::Acquired(ask(app, caller, request).await?),
         Command::Renew(request) => Outcome::Renewed(renew(app, caller, request).await?),
         Command::Keep(holder) => Outcome::Kept(keep(app, caller, holder).await?),
         Command::Release(lease) => Outcome::Released(release(app, caller, lease).await?),

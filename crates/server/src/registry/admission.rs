@@ -79,10 +79,13 @@ pub(crate) async fn acquire_keys(
     caller: &Caller,
     request: Acquire,
 ) -> Result<Acquired, Reject> {
-    match asked(app, &request).await? {
-        Some(asked) => acquire(app, caller, &asked, request).await,
-        None => ops::acquire(app, caller, request, ops::Budget::Acquires).await,
+    // Boxed: what is no camera does not carry the room for it along.
+    if request.want.keys().iter().any(|key| key.kind() == CAMERA)
+        && let Some(asked) = Box::pin(asked(app, &request)).await?
+    {
+        return Box::pin(acquire(app, caller, &asked, request)).await;
     }
+    ops::acquire(app, caller, request, ops::Budget::Acquires).await
 }
 
 /// What a runner asks for by its key, when that is a camera. `None` for everything else, for holders that are

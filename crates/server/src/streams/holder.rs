@@ -136,7 +136,8 @@ async fn talk(app: &App, peer: &Peer, connection: &mut Connection, socket: &mut 
     interruptions.push(stopping.map(|()| Interruption::Stopping).boxed());
     interruptions.push(taken_over.map(|()| Interruption::TakenOver).boxed());
     interruptions.push(ping().boxed());
-    let mut operations = Operations::new(app, peer);
+    let releases = connection.releases();
+    let mut operations = Operations::new(app, peer, &releases);
     loop {
         tokio::select! {
             Some(interruption) = interruptions.next() => match interruption {
@@ -175,14 +176,19 @@ async fn talk(app: &App, peer: &Peer, connection: &mut Connection, socket: &mut 
                 }
             },
         }
-        if !speech.batch.is_empty() && operations.is_busy() {
-            // What is decided together is answered together: let the others come.
+        let mut gathered = 0;
+        loop {
+            while speech.batch.len() < MESSAGE_BYTES
+                && let Some((id, down)) = operations.next().now_or_never()
+            {
+                speech.batch.down(id, &down);
+            }
+            if speech.batch.len() == gathered || !operations.is_busy() {
+                break;
+            }
+            // What is decided together is answered together: let the others come, while they keep coming.
+            gathered = speech.batch.len();
             tokio::task::yield_now().await;
-        }
-        while speech.batch.len() < MESSAGE_BYTES
-            && let Some((id, down)) = operations.next().now_or_never()
-        {
-            speech.batch.down(id, &down);
         }
         if let Err(end) = speech.send().await {
             return end;

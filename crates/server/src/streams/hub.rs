@@ -2,7 +2,7 @@
 //! and counts what happens.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, hash_map},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -10,7 +10,10 @@ use std::{
 };
 
 use futures_util::future::OptionFuture;
-use lease::{Authority, Clock, Event, Identity, Lease, LeaseQuery, Loss, Status, Watching};
+use lease::{
+    Authority, Clock, Event, EventKind, Identity, Key, Lease, LeaseQuery, Loss, Status, Token,
+    Watching,
+};
 use leasehold_api::stream::{Down, Lost};
 use leasehold_client::{Change, Follower, pages::Pages};
 use tokio::sync::mpsc;
@@ -26,10 +29,15 @@ const RETRY_MS: (u64, u64) = (100, 1_000);
 /// How many live leases are counted at start; beyond that the metric is a lower bound.
 const MAX_COUNTED: usize = 100_000;
 
+/// What a holder gives back over its connection, and how many calls for it are under way or have done it:
+/// until the event comes.
+type Releasing = HashMap<(Key, Token), usize>;
+
 struct Entry {
     connection: u64,
     outlet: Outlet,
     replaced: CancellationToken,
+    releasing: Releasing,
 }
 
 /// The way to one holder's stream.
@@ -65,6 +73,43 @@ pub(crate) struct Connection {
     hub: Hub,
 }
 
+/// What a holder gives back over its connection. It learns that from the answer: notified as well, it
+/// would be sent everything twice.
+pub(crate) struct Releases {
+    hub: Hub,
+    holder: Identity,
+    number: u64,
+}
+
+impl Releases {
+    /// This lease is being given back.
+    pub fn begin(&self, key: &Key, token: Token) {
+        self.with(|releasing| *releasing.entry((key.clone(), token)).or_default() += 1);
+    }
+
+    /// It was not by this call, or nobody knows: should it end, the holder is to be notified.
+    pub fn failed(&self, key: &Key, token: Token) {
+        self.with(|releasing| {
+            let calls = releasing
+                .entry((key.clone(), token))
+                .and_modify(|calls| *calls -= 1);
+            if let hash_map::Entry::Occupied(calls) = calls
+                && *calls.get() == 0
+            {
+                calls.remove();
+            }
+        });
+    }
+
+    fn with(&self, change: impl FnOnce(&mut Releasing)) {
+        let mut connected = self.hub.connected();
+        let entry = connected.by_holder.get_mut(&self.holder);
+        if let Some(entry) = entry.filter(|entry| entry.connection == self.number) {
+            change(&mut entry.releasing);
+        }
+    }
+}
+
 impl Hub {
     /// Connects a holder. An earlier connection of the same holder is closed.
     pub fn connect(&self, holder: Identity) -> Connection {
@@ -81,6 +126,7 @@ impl Hub {
                 missed: missed.clone(),
             },
             replaced: replaced.clone(),
+            releasing: Releasing::new(),
         };
         if let Some(earlier) = connected.by_holder.insert(holder.clone(), entry) {
             earlier.replaced.cancel();
@@ -112,8 +158,10 @@ impl Hub {
             let settles = observer.settles_at();
             let settled = OptionFuture::from(settles.map(|at| clock.sleep_until(at)));
             let change = tokio::select! {
-                () = closing.cancelled() => return,
+                // Tokens and timers are looked at when nothing comes, or when it is another task's turn.
+                biased;
                 change = follower.next() => change,
+                () = closing.cancelled() => return,
                 _ = settled, if settles.is_some() => {
                     observer.settle();
                     continue;
@@ -158,18 +206,21 @@ impl Hub {
         };
         let own = lease.identity();
         let unbound = Identity::new(None, lease.holder.clone());
-        let outlets: Vec<Outlet> = {
-            let connected = self.connected();
-            let also = (own != unbound).then_some(&unbound);
-            [Some(&own), also]
-                .into_iter()
-                .flatten()
-                .filter_map(|identity| connected.by_holder.get(identity))
-                .map(|entry| entry.outlet.clone())
-                .collect()
-        };
-        for outlet in outlets {
-            outlet.send(Down::Lost(Lost {
+        let mut connected = self.connected();
+        let also = (own != unbound).then_some(&unbound);
+        for identity in [Some(&own), also].into_iter().flatten() {
+            let Some(entry) = connected.by_holder.get_mut(identity) else {
+                continue;
+            };
+            let asked = !entry.releasing.is_empty()
+                && entry
+                    .releasing
+                    .remove(&(event.key.clone(), lease.token))
+                    .is_some();
+            if asked && event.kind == EventKind::LeaseReleased && event.cause.is_none() {
+                continue;
+            }
+            entry.outlet.send(Down::Lost(Lost {
                 key: event.key.clone(),
                 token: lease.token,
                 loss: Loss::of(event).unwrap_or(Loss::Unknown),
@@ -179,14 +230,10 @@ impl Hub {
     }
 
     fn notify_all(&self, message: &Down) {
-        let all: Vec<_> = self
-            .connected()
-            .by_holder
-            .values()
-            .map(|entry| entry.outlet.clone())
-            .collect();
-        for outlet in all {
-            outlet.send(message.clone());
+        for entry in self.connected().by_holder.values_mut() {
+            // The events that these wait for may be among what was missed.
+            entry.releasing.clear();
+            entry.outlet.send(message.clone());
         }
     }
 
@@ -222,6 +269,15 @@ async fn count(authority: &dyn Authority, metrics: &Metrics) {
 }
 
 impl Connection {
+    /// What is given back over this connection is noted with this.
+    pub fn releases(&self) -> Releases {
+        Releases {
+            hub: self.hub.clone(),
+            holder: self.holder.clone(),
+            number: self.number,
+        }
+    }
+
     /// Whether messages were lost since the last call because the queue was full.
     pub fn missed(&self) -> bool {
         self.missed.swap(false, Ordering::AcqRel)

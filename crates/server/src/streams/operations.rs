@@ -8,7 +8,7 @@ use futures_util::{
     future::OptionFuture,
     stream::{self, FuturesUnordered, SelectAll},
 };
-use lease::{Command, Departure, Key, LeaseQuery, LeaseRef, Outcome, Renew, Status};
+use lease::{Departure, Key, LeaseQuery, LeaseRef, Renew, Status};
 use leasehold_api::{
     Code, Problem,
     authority::{self, Fault, FaultKind},
@@ -16,7 +16,7 @@ use leasehold_api::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{holder::Peer, watcher::Watcher};
+use super::{holder::Peer, hub::Releases, watcher::Watcher};
 use crate::{
     App, Reject,
     frame::too_slow,
@@ -57,16 +57,18 @@ struct Flight {
 pub(super) struct Operations<'a> {
     app: &'a App,
     peer: &'a Peer,
+    releases: &'a Releases,
     running: FuturesUnordered<Running<'a>>,
     watches: SelectAll<Watched<'a>>,
     flights: HashMap<u64, Flight>,
 }
 
 impl<'a> Operations<'a> {
-    pub fn new(app: &'a App, peer: &'a Peer) -> Self {
+    pub fn new(app: &'a App, peer: &'a Peer, releases: &'a Releases) -> Self {
         Self {
             app,
             peer,
+            releases,
             running: FuturesUnordered::new(),
             watches: SelectAll::new(),
             flights: HashMap::new(),
@@ -130,7 +132,7 @@ impl<'a> Operations<'a> {
             awaits,
         };
         self.flights.insert(id, flight);
-        let (app, peer) = (self.app, self.peer);
+        let (app, peer, releases) = (self.app, self.peer, self.releases);
         if let Up::Watch(watching) = body {
             let downs = watch(app, peer, *watching).map(move |down| (id, down));
             let downs = downs.take_until(cancel.unwrap_or_default().cancelled_owned());
@@ -138,7 +140,7 @@ impl<'a> Operations<'a> {
             return Ok(());
         }
         self.running.push(Box::pin(async move {
-            let performed = AssertUnwindSafe(perform(app, peer, body, asked_of, cancel));
+            let performed = AssertUnwindSafe(perform(app, peer, releases, body, asked_of, cancel));
             let down = match performed.catch_unwind().await {
                 Ok(Ok(down)) => down,
                 Ok(Err(reject)) => failed(reject),
@@ -233,9 +235,11 @@ fn watch<'a>(
     })
 }
 
+/// What is rare is boxed: every operation has room for the largest.
 async fn perform(
     app: &App,
     peer: &Peer,
+    releases: &Releases,
     up: Up,
     awaited: Option<Key>,
     cancel: Option<CancellationToken>,
@@ -247,10 +251,7 @@ async fn perform(
             let cancelled = OptionFuture::from(cancel.as_ref().map(CancellationToken::cancelled));
             tokio::select! {
                 biased;
-                decided = ops::decide(app, caller, Command::Acquire(*request)) => match decided? {
-                    Outcome::Acquired(acquired) => Ok(Down::Acquired(acquired)),
-                    _ => Err(Reject::new(Code::InternalError, "an answer to another verb")),
-                },
+                acquired = ops::ask(app, caller, *request) => acquired.map(Down::Acquired),
                 // Dropping the call takes it off the queue.
                 Some(()) = cancelled => Err(was_cancelled()),
             }
@@ -260,7 +261,7 @@ async fn perform(
             let mut request = request;
             request.incarnation = Some(holder.incarnation.as_str().to_owned());
             let acquire = request.check(name).map_err(Reject::invalid)?;
-            let acquired = keep(app, ops::announce(app, caller, acquire)).await?;
+            let acquired = keep(app, Box::pin(ops::announce(app, caller, acquire))).await?;
             ops::masked(caller, acquired).map(Down::Acquired)
         }
         Up::Renew(leases) => {
@@ -268,26 +269,30 @@ async fn perform(
                 holder: holder.clone(),
                 leases,
             };
-            keep(app, ops::renew(app, caller, request))
+            keep(app, Box::pin(ops::renew(app, caller, request)))
                 .await
                 .map(Down::Renewed)
         }
-        Up::Keep => keep(app, ops::keep(app, caller, holder.clone()))
+        Up::Keep => keep(app, Box::pin(ops::keep(app, caller, holder.clone())))
             .await
             .map(Down::Kept),
         Up::Release(held) => {
+            let (key, token) = (held.key, held.token);
+            releases.begin(&key, token);
             let lease = LeaseRef {
-                key: held.key,
-                token: held.token,
+                key: key.clone(),
+                token,
                 holder: holder.clone(),
             };
-            keep(app, ops::release(app, caller, lease))
-                .await
-                .map(Down::Released)
+            let released = keep(app, ops::release(app, caller, lease)).await;
+            if !matches!(released, Ok(true)) {
+                releases.failed(&key, token);
+            }
+            released.map(Down::Released)
         }
         Up::Handoff(step) => {
             own(step.by(), peer)?;
-            let state = keep(app, ops::handoff(app, caller, *step)).await?;
+            let state = keep(app, Box::pin(ops::handoff(app, caller, *step))).await?;
             Ok(Down::Handed(Box::new(state)))
         }
         Up::Depart(how) => {
@@ -295,12 +300,14 @@ async fn perform(
                 Departing::Left => Departure::Left(holder.clone()),
                 Departing::Succeeded => Departure::Succeeded(holder.clone()),
             };
-            keep(app, ops::depart(app, caller, departure))
+            keep(app, Box::pin(ops::depart(app, caller, departure)))
                 .await
                 .map(Down::Departed)
         }
         Up::Position(_) => match awaited {
-            Some(key) => position(app, peer, &key).await.map(Down::Position),
+            Some(key) => Box::pin(position(app, peer, &key))
+                .await
+                .map(Down::Position),
             None => Ok(Down::Position(Position {
                 place: 0,
                 waiting: 0,

@@ -127,6 +127,48 @@ async fn l6_answers_come_in_the_order_of_completion() {
 }
 
 #[tokio::test]
+async fn l17_what_a_holder_gives_back_over_its_stream_is_no_loss() {
+    let server = start().await;
+    let mut socket = connect(&server, "h", false).await;
+    let keys = ["job:given", "job:elsewhere", "job:revoked"];
+    let requests = (1..).zip(keys).map(|(id, key)| acquire(id, key, 0));
+    say(&mut socket, requests.collect()).await;
+    let granted = answers(&mut socket, [1, 2, 3]).await;
+    let leases: Vec<lease::Lease> = (1..=3)
+        .map(|id| granted[&id]["body"]["granted"]["leases"][0].clone())
+        .map(|lease| serde_json::from_value(lease).unwrap())
+        .collect();
+    let (given, revoked) = (&leases[0], &leases[2]);
+    let release = |id: u64, lease: &lease::Lease, token: lease::Token| json!({"type": "release", "id": id, "body": {"key": lease.key, "token": token}});
+    // The second time there is nothing to end, and of the third there is another token.
+    let older = lease::Token::new(1).unwrap();
+    let releases = json!([
+        release(4, given, given.token),
+        release(5, given, given.token),
+        release(6, revoked, older)
+    ]);
+    say(&mut socket, releases).await;
+    let done = answers(&mut socket, [4, 5, 6]).await;
+    let ended = [4, 5, 6].map(|id| done[&id]["body"] == true);
+    assert_eq!(ended, [true, false, false]);
+    // The same holder over another way, and somebody else.
+    let authority = &server.authority;
+    authority.release((&leases[1]).into()).await.unwrap();
+    let revoke = lease::Revoke {
+        id: revoked.id,
+        reason: "test".into(),
+    };
+    authority.revoke(revoke).await.unwrap();
+    let mut lost = Vec::new();
+    while lost.len() < 2 {
+        let frames = frames(hear(&mut socket).await).into_iter();
+        let losses = frames.filter(|frame| frame["type"] == "lost");
+        lost.extend(losses.map(|frame| frame["body"]["key"].clone()));
+    }
+    assert_eq!(lost, ["job:elsewhere", "job:revoked"]);
+}
+
+#[tokio::test]
 async fn l6_a_wait_knows_its_place_and_can_be_cancelled() {
     let server = start().await;
     let lease = held_by_another(&server, "job:x").await;

@@ -35,14 +35,16 @@ const QUIET_YIELDS: u32 = 200;
 /// How often the past is tidied up while nothing else happens, in ms.
 const TIDY_MS: u64 = 60_000;
 
-/// An answer that waits for its batch to be durable.
-enum Held {
-    Outcome {
-        reply: Reply<Outcome>,
-        outcome: Result<Outcome, Error>,
-        /// The caller could have gone away waiting: what it was granted must not be lost then.
-        returns: bool,
-    },
+/// An outcome that waits for its batch to be durable.
+struct Held {
+    reply: Reply<Outcome>,
+    outcome: Result<Outcome, Error>,
+    /// The caller could have gone away waiting: what it was granted must not be lost then.
+    returns: bool,
+}
+
+/// What waits for its batch to be durable, and for its events to be passed on.
+enum Later {
     Seen(Seen),
     Settled(Settled),
     Watch {
@@ -74,6 +76,7 @@ pub(super) struct Writer {
     tidy_at: UnixMillis,
     effects: Effects,
     held: Vec<Held>,
+    later: Vec<Later>,
     /// How many requests the last batch had.
     last_batch: usize,
     waiting: HashMap<Ticket, Waiter>,
@@ -106,6 +109,7 @@ impl Writer {
             degraded: Arc::default(),
             effects: Effects::default(),
             held: Vec::with_capacity(BATCH),
+            later: Vec::new(),
             last_batch: 0,
             waiting: HashMap::new(),
             tickets: HashMap::new(),
@@ -185,10 +189,7 @@ impl Writer {
         }
         self.wake(now);
         match self.write(now) {
-            Ok(()) => {
-                self.publish();
-                self.answer(now);
-            }
+            Ok(()) => self.answer(now),
             Err(failure) => self.fail(&failure, now),
         }
     }
@@ -224,16 +225,16 @@ impl Writer {
         // It was not acknowledged; whether the disk has it all the same is for the next start to find out.
         let broken = Error::Unknown(failure.to_string());
         let unavailable = Error::Unavailable(failure.to_string());
-        for held in self.held.drain(..) {
-            match held {
-                Held::Outcome { reply, outcome, .. } => {
-                    // A wrong request stays a wrong request.
-                    let answer = outcome.and(Err(broken.clone()));
-                    let _ = reply.send(answer);
-                }
-                Held::Seen(seen) => seen(Some(&unavailable)),
-                Held::Settled(settled) => settled(Err(&unavailable)),
-                Held::Watch { reply, .. } => {
+        for Held { reply, outcome, .. } in self.held.drain(..) {
+            // A wrong request stays a wrong request.
+            let answer = outcome.and(Err(broken.clone()));
+            let _ = reply.send(answer);
+        }
+        for later in self.later.drain(..) {
+            match later {
+                Later::Seen(seen) => seen(Some(&unavailable)),
+                Later::Settled(settled) => settled(Err(&unavailable)),
+                Later::Watch { reply, .. } => {
                     let _ = reply.send(Err(unavailable.clone()));
                 }
             }
@@ -276,7 +277,6 @@ impl Writer {
             }
         }
         let since = self.outage.as_ref().map(|outage| outage.since);
-        self.publish();
         self.answer(since.unwrap_or_default());
     }
 
@@ -345,19 +345,19 @@ impl Writer {
                     (Ok(Decision::Now(outcome)), _) => Ok(outcome),
                     (Err(error), _) => Err(error),
                 };
-                self.held.push(Held::Outcome {
+                self.held.push(Held {
                     reply,
                     outcome,
                     returns: call.is_some(),
                 });
             }
-            Job::Look(look) => self.held.push(Held::Seen(look(&self.engine, now))),
-            Job::Settled(settled) => self.held.push(Held::Settled(settled)),
+            Job::Look(look) => self.later.push(Later::Seen(look(&self.engine, now))),
+            Job::Settled(settled) => self.later.push(Later::Settled(settled)),
             Job::Watch {
                 watching,
                 snapshot,
                 reply,
-            } => self.held.push(Held::Watch {
+            } => self.later.push(Later::Watch {
                 watching,
                 snapshot,
                 reply,
@@ -394,7 +394,7 @@ impl Writer {
                     self.tickets.remove(&waiter.call);
                 }
                 match waiter.filter(|waiter| !waiter.reply.is_closed()) {
-                    Some(waiter) => self.held.push(Held::Outcome {
+                    Some(waiter) => self.held.push(Held {
                         reply: waiter.reply,
                         outcome: Ok(Outcome::Acquired(acquired)),
                         returns: true,
@@ -411,33 +411,27 @@ impl Writer {
         }
     }
 
-    fn publish(&mut self) {
-        self.notify(&self.effects.events);
-        self.effects.events.clear();
-    }
-
     /// Passes durable events on to the watchers that want them.
     pub(super) fn notify(&self, events: &[Event]) {
         self.live.publish(events);
     }
 
+    /// Answers the batch. Those who decided come first: watchers, who are more, would delay them.
     fn answer(&mut self, now: UnixMillis) {
         for held in self.held.drain(..) {
-            match held {
-                Held::Outcome {
-                    reply,
-                    outcome,
-                    returns,
-                } => {
-                    if let Err(Ok(Outcome::Acquired(acquired))) = reply.send(outcome)
-                        && returns
-                    {
-                        self.returned.extend(wait::fresh(&acquired));
-                    }
-                }
-                Held::Seen(seen) => seen(None),
-                Held::Settled(settled) => settled(Ok((&self.engine, now))),
-                Held::Watch {
+            if let Err(Ok(Outcome::Acquired(acquired))) = held.reply.send(held.outcome)
+                && held.returns
+            {
+                self.returned.extend(wait::fresh(&acquired));
+            }
+        }
+        self.notify(&self.effects.events);
+        self.effects.events.clear();
+        for later in self.later.drain(..) {
+            match later {
+                Later::Seen(seen) => seen(None),
+                Later::Settled(settled) => settled(Ok((&self.engine, now))),
+                Later::Watch {
                     watching,
                     snapshot,
                     reply,

@@ -2,18 +2,20 @@
 //! filter it matches. Watchers of one holder or one key are found by it, so that what one of them costs
 //! does not grow with the number of the others.
 
+mod queue;
 mod watcher;
 
 use std::{
     collections::HashMap,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
+    task::Waker,
 };
 
 use lease::{Event, HolderName, Key, Revision, Watching};
-use tokio::sync::mpsc;
+use queue::{Queue, Reader};
 
 pub(crate) use watcher::{Joined, Source, Stretch, watch};
 
@@ -47,8 +49,7 @@ struct Seats {
 struct Seat {
     number: u64,
     watching: Arc<Watching>,
-    events: mpsc::Sender<Arc<Event>>,
-    missed: Arc<AtomicBool>,
+    events: Queue,
     _renewals: Option<Arc<()>>,
 }
 
@@ -57,11 +58,11 @@ pub(crate) struct Events {
     live: Live,
     number: u64,
     watching: Arc<Watching>,
-    received: mpsc::Receiver<Arc<Event>>,
-    missed: Arc<AtomicBool>,
+    received: Reader,
 }
 
 /// What comes next on a watcher's stream.
+#[derive(Clone)]
 pub(crate) enum Next {
     /// A wanted change.
     Event(Arc<Event>),
@@ -101,17 +102,17 @@ impl Live {
 
     /// Joins: every wanted change after the revision that is returned will come.
     pub fn join(&self, watching: Arc<Watching>) -> (Revision, Events) {
-        let (sender, received) = mpsc::channel(self.shared.room);
-        let missed = Arc::new(AtomicBool::new(false));
+        let (events, received) = queue::new(self.shared.room);
         let mut seats = self.seats();
         seats.last += 1;
         let number = seats.last;
-        if !seats.closed {
+        if seats.closed {
+            events.end(Next::Closed);
+        } else {
             let seat = Seat {
                 number,
                 watching: watching.clone(),
-                events: sender,
-                missed: missed.clone(),
+                events,
                 _renewals: watching.renewals.then(|| self.shared.renewals.clone()),
             };
             seats.row(&watching).push(seat);
@@ -124,7 +125,6 @@ impl Live {
             number,
             watching,
             received,
-            missed,
         };
         (newest, events)
     }
@@ -133,21 +133,27 @@ impl Live {
     pub fn publish<'a>(&self, events: impl IntoIterator<Item = &'a Event>) {
         let mut seats = self.is_watched().then(|| self.seats());
         let mut newest = 0;
+        let mut woken = Vec::new();
         for event in events {
             newest = newest.max(event.revision.get());
             if let Some(seats) = &mut seats {
-                let left = seats.offer(event);
+                let left = seats.offer(event, &mut woken);
                 self.shared.count.fetch_sub(left, Ordering::Relaxed);
             }
         }
         // After the events: whoever reads this has everything up to it in its queue.
         self.shared.newest.fetch_max(newest, Ordering::AcqRel);
+        drop(seats);
+        // At the end, so that a watcher finds everything at once.
+        for waker in woken {
+            waker.wake();
+        }
     }
 
     /// The history is another one, or has a hole: everybody begins again from `newest`.
     pub fn begin_again(&self, newest: Revision) {
         let mut seats = self.seats();
-        let left = seats.remove(|_| true, true);
+        let left = seats.remove(|_| true, Next::Missed);
         self.shared.count.fetch_sub(left, Ordering::Relaxed);
         self.shared.newest.store(newest.get(), Ordering::Release);
     }
@@ -155,7 +161,7 @@ impl Live {
     /// Changes that the history does not keep were dropped: those who want them begin again.
     pub fn begin_again_with_renewals(&self) {
         let mut seats = self.seats();
-        let left = seats.remove(|seat| seat.watching.renewals, true);
+        let left = seats.remove(|seat| seat.watching.renewals, Next::Missed);
         self.shared.count.fetch_sub(left, Ordering::Relaxed);
     }
 
@@ -163,7 +169,7 @@ impl Live {
     pub fn close(&self) {
         let mut seats = self.seats();
         seats.closed = true;
-        let left = seats.remove(|_| true, false);
+        let left = seats.remove(|_| true, Next::Closed);
         self.shared.count.fetch_sub(left, Ordering::Relaxed);
     }
 
@@ -187,24 +193,24 @@ impl Seats {
     }
 
     /// Offers an event to those who may want it; returns how many seats became empty.
-    fn offer(&mut self, event: &Event) -> usize {
+    fn offer(&mut self, event: &Event, woken: &mut Vec<Waker>) -> usize {
         let mut shared = None;
-        let mut left = hand_out(&mut self.others, event, &mut shared);
+        let mut left = hand_out(&mut self.others, event, &mut shared, woken);
         if let Some(row) = self.by_key.get_mut(&event.key) {
-            left += hand_out(row, event, &mut shared);
+            left += hand_out(row, event, &mut shared, woken);
         }
         if let Some(row) = event
             .lease
             .as_ref()
             .and_then(|lease| self.by_holder.get_mut(&lease.holder.name))
         {
-            left += hand_out(row, event, &mut shared);
+            left += hand_out(row, event, &mut shared, woken);
         }
         left
     }
 
-    /// Takes seats away; `missed` when their watchers have to begin again rather than end.
-    fn remove(&mut self, taken: impl Fn(&Seat) -> bool, missed: bool) -> usize {
+    /// Takes seats away, whose watchers then see this.
+    fn remove(&mut self, taken: impl Fn(&Seat) -> bool, end: Next) -> usize {
         let mut left = 0;
         let rows = self
             .by_key
@@ -216,7 +222,7 @@ impl Seats {
                 let taken = taken(seat);
                 if taken {
                     left += 1;
-                    seat.missed.fetch_or(missed, Ordering::Release);
+                    seat.events.end(end.clone());
                 }
                 !taken
             });
@@ -225,22 +231,22 @@ impl Seats {
     }
 }
 
-/// Offers an event to a row of seats; those whose queue is full, or whose watcher is gone, become empty.
-fn hand_out(row: &mut Vec<Seat>, event: &Event, shared: &mut Option<Arc<Event>>) -> usize {
+/// Offers an event to a row of seats; those whose queue is full become empty.
+fn hand_out(
+    row: &mut Vec<Seat>,
+    event: &Event,
+    shared: &mut Option<Arc<Event>>,
+    woken: &mut Vec<Waker>,
+) -> usize {
     let before = row.len();
     row.retain(|seat| {
         if !seat.watching.matches(event) {
             return true;
         }
         let event = shared.get_or_insert_with(|| Arc::new(event.clone()));
-        match seat.events.try_send(event.clone()) {
-            Ok(()) => true,
-            Err(mpsc::error::TrySendError::Full(_)) => {
-                seat.missed.store(true, Ordering::Release);
-                false
-            }
-            Err(mpsc::error::TrySendError::Closed(_)) => false,
-        }
+        let (has_room, waiting) = seat.events.push(event.clone());
+        woken.extend(waiting);
+        has_room
     });
     before - row.len()
 }
@@ -248,26 +254,12 @@ fn hand_out(row: &mut Vec<Seat>, event: &Event, shared: &mut Option<Arc<Event>>)
 impl Events {
     /// What comes next.
     pub async fn next(&mut self) -> Next {
-        let received = self.received.recv().await;
-        self.judge(received)
+        self.received.next().await
     }
 
     /// What is here already.
     pub fn ready(&mut self) -> Option<Next> {
-        match self.received.try_recv() {
-            Ok(event) => Some(self.judge(Some(event))),
-            Err(mpsc::error::TryRecvError::Empty) => None,
-            Err(mpsc::error::TryRecvError::Disconnected) => Some(self.judge(None)),
-        }
-    }
-
-    fn judge(&self, received: Option<Arc<Event>>) -> Next {
-        // What was missed comes first: an event before the hole would only delay the snapshot.
-        match received {
-            _ if self.missed.load(Ordering::Acquire) => Next::Missed,
-            Some(event) => Next::Event(event),
-            None => Next::Closed,
-        }
+        self.received.ready()
     }
 
     /// Up to where everything was handed out.

@@ -83,18 +83,18 @@ pub(crate) async fn watch<S: Source>(source: S, watching: Watching) -> Result<Wa
     if from.is_some_and(|from| from > joined.newest) {
         joined = source.join(&watching, true).await?;
         let watcher = Watcher::new(source, watching, joined, None);
-        return Ok(Box::pin(stream::unfold(Some(watcher), next)));
+        return Ok(Box::pin(stream::unfold(Some(Box::new(watcher)), next)));
     }
     let mut watcher = Watcher::new(source, watching, joined, from);
     if let Some((after, until)) = watcher.missed.take() {
         watcher.read_missed(after, until).await?;
     }
-    Ok(Box::pin(stream::unfold(Some(watcher), next)))
+    Ok(Box::pin(stream::unfold(Some(Box::new(watcher)), next)))
 }
 
 async fn next<S: Source>(
-    watcher: Option<Watcher<S>>,
-) -> Option<(Result<Notice, Error>, Option<Watcher<S>>)> {
+    watcher: Option<Box<Watcher<S>>>,
+) -> Option<(Result<Notice, Error>, Option<Box<Watcher<S>>>)> {
     let mut watcher = watcher?;
     match watcher.notice().await {
         Ok(Some(notice)) => Some((Ok(notice), Some(watcher))),
@@ -140,6 +140,8 @@ impl<S: Source> Watcher<S> {
                 continue;
             }
             let next = tokio::select! {
+                // The timer is not touched while events come.
+                biased;
                 next = self.live.next() => next,
                 () = tokio::time::sleep(PROGRESS) => {
                     // Read before the queue: everything up to it is there by now.
@@ -155,14 +157,14 @@ impl<S: Source> Watcher<S> {
                 }
             };
             match next {
-                Next::Event(event) => self.see(&event),
+                Next::Event(event) => self.see(event),
                 Next::Missed => self.begin_again = true,
                 Next::Closed => return Ok(None),
             }
         }
     }
 
-    fn see(&mut self, event: &Event) {
+    fn see(&mut self, event: Arc<Event>) {
         // A renewal that is not kept has the revision it came after.
         let known = if event.kind == EventKind::LeaseRenewed {
             event.revision < self.seen
@@ -171,7 +173,8 @@ impl<S: Source> Watcher<S> {
         };
         if !known {
             self.seen = event.revision;
-            self.ready.push_back(Notice::Event(event.clone()));
+            self.ready
+                .push_back(Notice::Event(Arc::unwrap_or_clone(event)));
         }
     }
 
