@@ -10,7 +10,7 @@ use std::{
 };
 
 use lease::{
-    Acquired, Command, Error, Event, LeaseRef, Outcome, Token, UnixMillis, Watching,
+    Acquired, Command, Error, LeaseRef, Outcome, Token, UnixMillis, Watching,
     engine::{self, Decision, Effects, Engine, Ticket},
 };
 use tokio::sync::{mpsc, oneshot};
@@ -67,7 +67,7 @@ pub(super) struct Writer {
     pub(super) journal: Journal,
     pub(super) time: Time,
     gone: GoneList,
-    live: Live,
+    pub(super) live: Live,
     pub(super) folder: Option<Folder>,
     /// Set while the disk does not take what must be written.
     pub(super) outage: Option<Outage>,
@@ -411,11 +411,6 @@ impl Writer {
         }
     }
 
-    /// Passes durable events on to the watchers that want them.
-    pub(super) fn notify(&self, events: &[Event]) {
-        self.live.publish(events);
-    }
-
     /// Answers the batch. Those who decided come first: watchers, who are more, would delay them.
     fn answer(&mut self, now: UnixMillis) {
         for held in self.held.drain(..) {
@@ -425,7 +420,7 @@ impl Writer {
                 self.returned.extend(wait::fresh(&acquired));
             }
         }
-        self.notify(&self.effects.events);
+        self.live.publish(&self.effects.events);
         self.effects.events.clear();
         for later in self.later.drain(..) {
             match later {
