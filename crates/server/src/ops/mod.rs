@@ -68,7 +68,7 @@ impl Needs {
     }
 }
 
-/// Asks for keys, as anybody may.
+/// Asks for any keys: cameras by the rules of the registry, and without naming another tenant's holder.
 pub(crate) async fn ask(
     app: &App,
     caller: &Caller,

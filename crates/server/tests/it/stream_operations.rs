@@ -70,6 +70,10 @@ fn acquire(id: u64, key: &str, wait_ms: u64) -> Value {
     }})
 }
 
+fn release(id: u64, lease: &lease::Lease, token: lease::Token) -> Value {
+    json!({"type": "release", "id": id, "body": {"key": lease.key, "token": token}})
+}
+
 async fn held_by_another(server: &Running, key: &str) -> lease::Lease {
     let holder = Holder::new("another", "i9").unwrap();
     let ttl = Ttl::from_millis(30_000).unwrap();
@@ -139,7 +143,6 @@ async fn l17_what_a_holder_gives_back_over_its_stream_is_no_loss() {
         .map(|lease| serde_json::from_value(lease).unwrap())
         .collect();
     let (given, revoked) = (&leases[0], &leases[2]);
-    let release = |id: u64, lease: &lease::Lease, token: lease::Token| json!({"type": "release", "id": id, "body": {"key": lease.key, "token": token}});
     // The second time there is nothing to end, and of the third there is another token.
     let older = lease::Token::new(1).unwrap();
     let releases = json!([

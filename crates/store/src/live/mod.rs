@@ -15,7 +15,7 @@ use std::{
 };
 
 use lease::{Event, HolderName, Key, Revision, Watching};
-use queue::{Queue, Reader};
+use queue::{End, Queue, Reader};
 
 pub(crate) use watcher::{Joined, Source, Stretch, watch};
 
@@ -62,7 +62,6 @@ pub(crate) struct Events {
 }
 
 /// What comes next on a watcher's stream.
-#[derive(Clone)]
 pub(crate) enum Next {
     /// A wanted change.
     Event(Arc<Event>),
@@ -107,7 +106,7 @@ impl Live {
         seats.last += 1;
         let number = seats.last;
         if seats.closed {
-            events.end(Next::Closed);
+            events.end(End::Closed);
         } else {
             let seat = Seat {
                 number,
@@ -153,7 +152,7 @@ impl Live {
     /// The history is another one, or has a hole: everybody begins again from `newest`.
     pub fn begin_again(&self, newest: Revision) {
         let mut seats = self.seats();
-        let left = seats.remove(|_| true, Next::Missed);
+        let left = seats.remove(|_| true, End::Missed);
         self.shared.count.fetch_sub(left, Ordering::Relaxed);
         self.shared.newest.store(newest.get(), Ordering::Release);
     }
@@ -161,7 +160,7 @@ impl Live {
     /// Changes that the history does not keep were dropped: those who want them begin again.
     pub fn begin_again_with_renewals(&self) {
         let mut seats = self.seats();
-        let left = seats.remove(|seat| seat.watching.renewals, Next::Missed);
+        let left = seats.remove(|seat| seat.watching.renewals, End::Missed);
         self.shared.count.fetch_sub(left, Ordering::Relaxed);
     }
 
@@ -169,7 +168,7 @@ impl Live {
     pub fn close(&self) {
         let mut seats = self.seats();
         seats.closed = true;
-        let left = seats.remove(|_| true, Next::Closed);
+        let left = seats.remove(|_| true, End::Closed);
         self.shared.count.fetch_sub(left, Ordering::Relaxed);
     }
 
@@ -210,7 +209,7 @@ impl Seats {
     }
 
     /// Takes seats away, whose watchers then see this.
-    fn remove(&mut self, taken: impl Fn(&Seat) -> bool, end: Next) -> usize {
+    fn remove(&mut self, taken: impl Fn(&Seat) -> bool, end: End) -> usize {
         let mut left = 0;
         let rows = self
             .by_key
@@ -222,7 +221,7 @@ impl Seats {
                 let taken = taken(seat);
                 if taken {
                     left += 1;
-                    seat.events.end(end.clone());
+                    seat.events.end(end);
                 }
                 !taken
             });
@@ -295,6 +294,11 @@ impl Drop for Events {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        pin::pin,
+        task::{Context, Poll, Wake},
+    };
+
     use lease::{EventKind, UnixMillis};
 
     use super::*;
@@ -336,6 +340,36 @@ mod tests {
         drop((one, all, renewals));
         assert!(!live.is_watched() && !live.are_renewals_watched());
         assert!(live.seats().by_key.is_empty(), "nothing is left behind");
+    }
+
+    #[derive(Default)]
+    struct Wakes(AtomicUsize);
+
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_batch_wakes_its_watcher_once() {
+        let live = Live::new(8, Revision::ZERO);
+        let (_, mut events) = live.join(watching("job:1"));
+        let wakes = Arc::new(Wakes::default());
+        let waker = Waker::from(wakes.clone());
+        let mut context = Context::from_waker(&waker);
+        let mut poll = || match pin!(events.next()).poll(&mut context) {
+            Poll::Ready(Next::Event(event)) => Some(event.revision.get()),
+            Poll::Ready(_) => panic!("it has not ended"),
+            Poll::Pending => None,
+        };
+        assert_eq!(poll(), None);
+        live.publish(&[event(1, "job:1"), event(2, "job:1"), event(3, "job:2")]);
+        assert_eq!(wakes.0.load(Ordering::Relaxed), 1);
+        assert_eq!((poll(), poll(), poll()), (Some(1), Some(2), None));
+        live.publish(&[event(4, "job:1")]);
+        assert_eq!(wakes.0.load(Ordering::Relaxed), 2);
+        assert_eq!(poll(), Some(4));
     }
 
     #[test]

@@ -15,6 +15,15 @@ use super::Next;
 /// For how many events room stays allocated: a watcher that had many at a time is not larger ever after.
 const KEPT: usize = 128;
 
+/// What a watcher sees instead of further events.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum End {
+    /// It has to begin again.
+    Missed,
+    /// The store is closed.
+    Closed,
+}
+
 /// The sender's end.
 pub(super) struct Queue(Arc<Shared>);
 
@@ -34,8 +43,7 @@ struct Shared {
 #[derive(Default)]
 struct Waiting {
     events: VecDeque<Arc<Event>>,
-    /// What the watcher sees instead of further events.
-    end: Option<Next>,
+    end: Option<End>,
     waker: Option<Waker>,
 }
 
@@ -68,13 +76,13 @@ impl Queue {
         if has_room {
             waiting.events.push_back(event);
         } else {
-            waiting.end = Some(Next::Missed);
+            waiting.end = Some(End::Missed);
         }
         (has_room, waiting.waker.take())
     }
 
     /// Nothing further comes but this.
-    pub fn end(&self, end: Next) {
+    pub fn end(&self, end: End) {
         let waker = {
             let mut waiting = self.0.waiting();
             waiting.end = Some(end);
@@ -109,22 +117,22 @@ impl Reader {
         }
         let mut waiting = self.shared.waiting();
         // What was missed comes first: an event before the hole would only delay the snapshot.
-        if let Some(Next::Missed) = waiting.end {
+        if waiting.end == Some(End::Missed) {
             return Some(Next::Missed);
         }
         if self.taken.capacity() > KEPT {
             self.taken = VecDeque::new();
         }
         std::mem::swap(&mut self.taken, &mut waiting.events);
-        match self.taken.pop_front() {
-            Some(event) => Some(Next::Event(event)),
-            None if waiting.end.is_some() => waiting.end.clone(),
-            None => {
-                if let Some(waker) = waker {
-                    waiting.waker = Some(waker.clone());
-                }
-                None
-            }
+        if let Some(event) = self.taken.pop_front() {
+            return Some(Next::Event(event));
         }
+        if waiting.end == Some(End::Closed) {
+            return Some(Next::Closed);
+        }
+        if let Some(waker) = waker {
+            waiting.waker = Some(waker.clone());
+        }
+        None
     }
 }

@@ -1,14 +1,21 @@
 //! HTTP/1.1 with as little as a driver needs: a kept connection, one request after the other.
 
-use std::{io::Write as _, net::SocketAddr};
+use std::{io::Write as _, net::SocketAddr, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
+use tokio::time::Instant;
 
 use super::wire::Wire;
+
+/// After how long without a request a connection is opened anew: between two rounds of a side the others take
+/// longer than a server keeps an idle connection.
+const IDLE: Duration = Duration::from_secs(10);
 
 /// A kept connection to an HTTP server.
 pub struct Http {
     pub wire: Wire,
+    address: SocketAddr,
+    used: Instant,
     /// The end of every request's head.
     head: String,
     out: Vec<u8>,
@@ -18,6 +25,8 @@ impl Http {
     pub async fn open(address: SocketAddr, token: &str) -> Result<Self> {
         Ok(Self {
             wire: Wire::open(address).await?,
+            address,
+            used: Instant::now(),
             head: format!("host: {address}\r\nauthorization: Bearer {token}\r\n"),
             out: Vec::with_capacity(1024),
         })
@@ -31,6 +40,11 @@ impl Http {
         body: &str,
         read: impl FnOnce(&str) -> T,
     ) -> Result<T> {
+        if self.used.elapsed() > IDLE {
+            let counted = self.wire.counted.take();
+            self.wire = Wire::open(self.address).await?;
+            self.wire.counted = counted;
+        }
         self.out.clear();
         write!(self.out, "{method} {path} HTTP/1.1\r\n{}", self.head)?;
         if !body.is_empty() {
@@ -68,6 +82,7 @@ impl Http {
         }
         let read = read(body);
         self.wire.advance(head + length);
+        self.used = Instant::now();
         Ok(read)
     }
 }
