@@ -3,7 +3,70 @@
 --
 -- The common commands of a batch are decided together: an acquire of one key that is free, and a
 -- release of a live lease that nobody waits for. One statement for all acquires and one for all
--- releases, whatever their number; everything else is decided one by one.
+-- releases, whatever their number; everything else is decided one by one. A lone one takes statements
+-- without sets, which would cost it a quarter more.
+
+-- An acquire of a key that is free: the grant's token and when to look after it, or NULL.
+CREATE FUNCTION lh_acquire_free(r jsonb, last_revision bigint, least_token bigint, n bigint)
+RETURNS bigint[] LANGUAGE plpgsql AS $$
+DECLARE
+    rev bigint := last_revision + 1;
+    id uuid := {LEASE_ID};
+    k text := r -> 'want' -> 'all' ->> 0;
+    name text := r -> 'holder' ->> 'name';
+    inc text := r -> 'holder' ->> 'incarnation';
+    outage jsonb := r -> 'on_outage';
+    facts jsonb := r -> 'labels';
+    expires bigint := n + (r ->> 'ttl')::bigint;
+    withheld bigint := CASE WHEN outage ->> 'policy' = 'hold' THEN (outage ->> 'grace_ms')::bigint ELSE 0 END;
+    next_token bigint := greatest((SELECT token FROM lease_fences WHERE key = k) + 1, least_token);
+BEGIN
+    IF next_token > {MAX_TOKEN} THEN
+        RETURN NULL;
+    END IF;
+    INSERT INTO leases (lease_id, key, runner_id, incarnation, token, ttl_ms, on_outage, withheld_ms,
+        release_on_death, acquired_ms, expires_ms, status, labels, timer_ms)
+    VALUES (id, k, name, inc, next_token, expires - n, outage, withheld,
+        (r ->> 'release_on_death')::boolean, n, expires, 'active', facts, expires + withheld)
+    ON CONFLICT (key) WHERE status = 'active' DO NOTHING;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    INSERT INTO lease_events (revision, lease_id, event_type, at_ms, key, token, runner_id,
+        incarnation, expires_ms, labels)
+    VALUES (rev, id, 'lease_acquired', n, k, next_token, name, inc, expires, facts);
+    RETURN ARRAY[next_token, expires + withheld];
+END $$;
+
+-- A release of a live lease that nobody waits for: whether it was one.
+CREATE FUNCTION lh_release_live(r jsonb, last_revision bigint, waiters bigint, n bigint)
+RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    k text := r ->> 'key';
+    held bigint := (r ->> 'token')::bigint;
+    name text := r -> 'holder' ->> 'name';
+    inc text := r -> 'holder' ->> 'incarnation';
+BEGIN
+    IF waiters > 0 AND EXISTS (SELECT FROM lease_waiter_keys WHERE key = k) THEN
+        RETURN false;
+    END IF;
+    WITH gone AS (
+        UPDATE leases SET status = 'released', ended_ms = n, loss = 'released'
+        WHERE key = k AND status = 'active' AND token = held AND runner_id = name AND incarnation = inc
+            AND expires_ms + withheld_ms > n
+        RETURNING lease_id, expires_ms, labels
+    ), fenced AS (
+        INSERT INTO lease_fences (key, token, lease_id, loss, ended_ms)
+        SELECT k, held, lease_id, 'released', n FROM gone
+        ON CONFLICT (key) DO UPDATE SET token = excluded.token, lease_id = excluded.lease_id,
+            loss = excluded.loss, why = NULL, ended_ms = excluded.ended_ms
+    )
+    INSERT INTO lease_events (revision, lease_id, event_type, at_ms, key, token, runner_id,
+        incarnation, expires_ms, labels)
+    SELECT last_revision + 1, lease_id, 'lease_released', n, k, held, name, inc, expires_ms, labels
+    FROM gone;
+    RETURN FOUND;
+END $$;
 
 CREATE FUNCTION lh_command(c jsonb, n bigint) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
@@ -51,6 +114,9 @@ DECLARE
     last_item integer := jsonb_array_length(commands) - 1;
     places integer[];
     tokens bigint[];
+    lone boolean := cardinality(acquires) + cardinality(releases) = 1;
+    least_token bigint;
+    granted bigint[];
     earliest bigint;
     outcomes text[] := '{}';
     numbers bigint[] := '{}';
@@ -61,11 +127,20 @@ BEGIN
     n := greatest(c.at_ms, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint);
     after := c;
     after.at_ms := n;
+    least_token := greatest(c.floor + 1, n);
     IF waiting THEN
         INSERT INTO lease_replicas VALUES (me, n)
         ON CONFLICT (replica) DO UPDATE SET seen_ms = n WHERE lease_replicas.seen_ms < n - {SEEN_INTERVAL_MS};
     END IF;
-    IF cardinality(acquires) > 0 THEN
+    IF cardinality(acquires) > 0 AND lone THEN
+        granted := lh_acquire_free(commands -> acquires[1] -> 'acquire', c.revision, least_token, n);
+        IF granted IS NOT NULL THEN
+            after.revision := after.revision + 1;
+            after.timer_ms := least(after.timer_ms, granted[2]);
+            outcomes[acquires[1]] := after.revision;
+            numbers[acquires[1]] := granted[1];
+        END IF;
+    ELSIF cardinality(acquires) > 0 THEN
         WITH asked AS (
             SELECT place, command -> 'acquire' AS r, command -> 'acquire' -> 'want' -> 'all' ->> 0 AS k
             FROM unnest(acquires) AS place, LATERAL (SELECT commands -> place AS command) one
@@ -73,7 +148,7 @@ BEGIN
             SELECT place, k, r, (r ->> 'ttl')::bigint AS ttl,
                 CASE WHEN r -> 'on_outage' ->> 'policy' = 'hold'
                     THEN (r -> 'on_outage' ->> 'grace_ms')::bigint ELSE 0 END AS withheld,
-                greatest(greatest((SELECT token FROM lease_fences WHERE key = k), c.floor) + 1, n) AS token,
+                greatest((SELECT token FROM lease_fences WHERE key = k) + 1, least_token) AS token,
                 c.revision + row_number() OVER () AS rev
             FROM asked
             WHERE (SELECT lease_id FROM leases WHERE key = k AND status = 'active') IS NULL
@@ -104,7 +179,12 @@ BEGIN
         END LOOP;
         after.timer_ms := least(after.timer_ms, earliest);
     END IF;
-    IF cardinality(releases) > 0 THEN
+    IF cardinality(releases) > 0 AND lone THEN
+        IF lh_release_live(commands -> releases[1] -> 'release', after.revision, c.waiters, n) THEN
+            after.revision := after.revision + 1;
+            outcomes[releases[1]] := 'true';
+        END IF;
+    ELSIF cardinality(releases) > 0 THEN
         WITH asked AS MATERIALIZED (
             SELECT place, r ->> 'key' AS k, (r ->> 'token')::bigint AS held,
                 r -> 'holder' ->> 'name' AS name, r -> 'holder' ->> 'incarnation' AS inc,
