@@ -1,15 +1,40 @@
 //! Events, as the stream and the channel carry them.
 
-use ::redis::Value;
+use ::redis::{Value, cmd};
 use lease::{Error, Event, EventKind, EventLease, Holder, Lease, Revision, Terms, Ttl, UnixMillis};
 
-use super::wire;
+use super::{
+    keys::Keys,
+    link::{Link, Repeat},
+    wire,
+};
 
 /// An entry of the stream.
 pub(super) struct Entry {
     pub event: Event,
     /// What the lease had that this ended.
     pub terms: Option<Terms>,
+}
+
+/// The events after a revision, at most so many, without the bounds of the history. Not by a script: it would turn every
+/// field into a Lua value and back, and nobody else is answered meanwhile.
+pub(super) async fn after(
+    link: &Link,
+    keys: &Keys,
+    revision: u64,
+    most: usize,
+) -> Result<Vec<Event>, Error> {
+    let mut range = cmd("XRANGE");
+    range
+        .arg(keys.events())
+        .arg(format!("({revision}-0"))
+        .arg("+")
+        .arg("COUNT")
+        .arg(most);
+    let answer = link.send(&range, Repeat::Safe).await;
+    let answer = answer.map_err(|failure| failure.error)?;
+    let entries = wire::items(&answer).iter();
+    entries.map(|value| Ok(entry(value)?.event)).collect()
 }
 
 /// Reads an entry of the stream: `<revision>-0` and its fields.

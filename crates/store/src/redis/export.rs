@@ -365,21 +365,7 @@ impl Export for Endpoint {
     }
 
     fn events(&self, after: Revision) -> Answer<'_, Vec<Event>> {
-        Box::pin(async move {
-            let mut range = cmd("XRANGE");
-            range
-                .arg(self.keys.events())
-                .arg(format!("({after}-0"))
-                .arg("+")
-                .arg("COUNT")
-                .arg(PAGE);
-            let answer = self.link.send(&range, Repeat::Safe).await;
-            let answer = answer.map_err(|failure| failure.error)?;
-            let entries = wire::items(&answer).iter();
-            entries
-                .map(|entry| Ok(events::entry(entry)?.event))
-                .collect()
-        })
+        Box::pin(async move { events::after(&self.link, &self.keys, after.get(), PAGE).await })
     }
 
     fn tokens(&self, keys: Vec<Key>) -> Answer<'_, Vec<Token>> {

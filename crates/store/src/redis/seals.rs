@@ -8,7 +8,7 @@ use lease::{
     history::{Digest, Marks, Seal, SealPage},
 };
 
-use super::{Inner, link::Repeat, wire};
+use super::{Inner, events, link::Repeat, wire};
 
 /// How long an event may stay unsealed: until then its change would not show.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -62,9 +62,8 @@ impl Inner {
             return Ok(false);
         }
         let after = last.get().max(page.from.get().saturating_sub(1));
-        let stretch = self.history(after, ROUND).await?;
-        let full = stretch.entries.len() == ROUND;
-        let events: Vec<_> = stretch.entries.into_iter().map(|it| it.event).collect();
+        let events = events::after(&self.link, &self.keys, after, ROUND).await?;
+        let full = events.len() == ROUND;
         for seal in Seal::chain(previous, &events) {
             let mut call = self.call();
             call.number(seal.first.get())
