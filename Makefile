@@ -97,7 +97,7 @@ bench: ## the same work on Redis, etcd, PostgreSQL and Leasehold, then floods: t
 	target/release/heartbeat
 	target/release/floods
 
-bench-quick: ## the same, short: about three minutes after the build
+bench-quick: ## the same, short: two minutes after the build
 	@scripts/setup bench
 	cargo build --release -p leasehold -p leasehold-bench
 	target/release/compare --length quick

@@ -76,7 +76,7 @@ impl Length {
 
     fn pace(self) -> Pace {
         Pace {
-            round: Duration::from_millis(self.pick(120, 700, 3_000)),
+            round: Duration::from_millis(self.pick(100, 700, 3_000)),
             rounds: 3,
         }
     }

@@ -27,7 +27,7 @@ pub const EVERY: Duration = Duration::from_millis(3_333);
 const SETTING: &str = "100,000 leases kept";
 
 pub async fn run(plan: &Plan, results: &mut Results) -> Result<()> {
-    let span = Duration::from_secs(plan.length.pick(5, 20, 60));
+    let span = Duration::from_secs(plan.length.pick(4, 20, 60));
     let name = "Leasehold, plain HTTP";
     if plan.wants(name) {
         let server = Leasehold::start(Where::Durable).await?;

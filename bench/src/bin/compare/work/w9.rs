@@ -24,7 +24,7 @@ use crate::{
 pub async fn run(plan: &Plan, results: &mut Results) -> Result<()> {
     let span = Duration::from_secs(plan.length.pick(4, 15, 30));
     let sizes = plan.length.pick(
-        vec![10, 100, 1_000],
+        vec![10, 1_000],
         vec![10, 100, 1_000, 10_000],
         vec![10, 100, 1_000, 10_000],
     );
