@@ -14,6 +14,8 @@ use super::{Inner, events, link::Repeat, wire};
 const INTERVAL: Duration = Duration::from_secs(1);
 /// How many events one round seals.
 const ROUND: usize = Seal::MAX_EVENTS;
+/// How many of them are read at a time: callers whose answers arrive on the same connection wait for them.
+const PIECE: usize = 32;
 
 /// The end of a chain: the last revision that is sealed, and the digest of that seal.
 type Head = (Revision, Digest);
@@ -61,9 +63,15 @@ impl Inner {
         if page.newest <= last {
             return Ok(false);
         }
-        let after = last.get().max(page.from.get().saturating_sub(1));
-        let events = events::after(&self.link, &self.keys, after, ROUND).await?;
-        let full = events.len() == ROUND;
+        let mut after = last.get().max(page.from.get().saturating_sub(1));
+        let mut events = Vec::with_capacity(ROUND);
+        while events.len() < ROUND {
+            let piece = events::after(&self.link, &self.keys, after, PIECE).await?;
+            let Some(last) = piece.last() else { break };
+            after = last.revision.get();
+            events.extend(piece);
+        }
+        let full = events.len() >= ROUND;
         for seal in Seal::chain(previous, &events) {
             let mut call = self.call();
             call.number(seal.first.get())
