@@ -179,12 +179,14 @@ async fn capacity_and_weight_bound_what_an_instance_takes(kind: Kind) {
     let fleet = [backend.start(limited).await, backend.start(heavy).await];
     until_loads(&fleet, &[2, 7]).await;
     assert_eq!(fleet[0].owned().len(), 2);
-    let names: Vec<_> = fleet[0]
-        .members()
-        .into_iter()
-        .filter_map(|it| it.name)
-        .collect();
-    assert_eq!(names, ["the big one"]);
+    // It has all that it may have, perhaps before it saw the other.
+    wait::until(PATIENCE, "it knows the other by name", async || {
+        let members = fleet[0].members().into_iter();
+        members
+            .filter_map(|it| it.name)
+            .eq(["the big one".to_owned()])
+    })
+    .await;
 }
 
 async fn release_is_idempotent_and_leaves_the_target_to_others(kind: Kind) {
