@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use lease::{
-    Authority, Revision,
+    Acquire, Acquired, Authority, Holder, Key, Revision, Ttl, Want,
     history::{Digest, What},
 };
 use leasehold_store::{
@@ -458,5 +458,29 @@ async fn an_honest_history_on_redis_is_sound_after_retention_restart_and_with_re
     let store = open(server.url()).await;
     live(&store, 5).await;
     sealed(&store).await;
+    sound(&store).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn events_that_come_together_are_sealed_together_on_redis() {
+    let server = RedisServer::start().await;
+    let store = Redis::open_url(&server.url()).await.unwrap();
+    let keys = (0..Acquire::MAX_KEYS).map(|number| Key::new("job", &format!("k{number}")).unwrap());
+    let holder = Holder::new("ann", "1").unwrap();
+    let all = Acquire::of(
+        Want::All(keys.collect()),
+        holder,
+        Ttl::from_secs(60).unwrap(),
+    );
+    let granted = store.acquire(all).await.unwrap();
+    assert!(matches!(granted, Acquired::Granted { .. }));
+    sealed(&store).await;
+    let page = store.seals(Revision::ZERO, 100).await.unwrap();
+    let covered = page
+        .seals
+        .iter()
+        .map(|seal| seal.last.get() - seal.first.get() + 1);
+    let most = covered.max().unwrap();
+    assert!(most >= Acquire::MAX_KEYS as u64, "{most}");
     sound(&store).await;
 }
