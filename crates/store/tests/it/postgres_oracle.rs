@@ -300,6 +300,18 @@ const MUTANTS: &[Mutant] = &[
         "lost.loss := 'unknown'",
         By::Oracle,
     ),
+    (
+        "a lone release overtakes those who wait",
+        "IF waiters > 0 AND EXISTS (SELECT FROM lease_waiter_keys WHERE key = k) THEN",
+        "IF false THEN",
+        By::Oracle,
+    ),
+    (
+        "a release needs no token, fast path",
+        "AND token = held AND runner_id = name",
+        "AND runner_id = name",
+        By::Oracle,
+    ),
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
