@@ -5,8 +5,8 @@ use std::{borrow::Cow, fmt, sync::Arc};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Departure, Holder, Identity, Key, Labels, Lease, LeaseId, Loss, OnOutage, Revision, Token, Ttl,
-    UnixMillis,
+    Departure, Holder, Identity, Key, Labels, Lease, LeaseId, Loss, OnOutage, Revision, Status,
+    Token, Ttl, UnixMillis,
     planted::{Bug, planted},
     session::State,
 };
@@ -266,10 +266,16 @@ impl Terms {
 
     /// The lease that `end` ended; `None` when it ended none.
     pub fn ended_lease(self, end: &Event) -> Option<Lease> {
-        let lease = end.lease.as_ref()?;
+        let status = Loss::of(end)?.status();
+        self.lease(end, status)
+    }
+
+    /// The lease that an event is about, with this status; `None` when it is about none.
+    pub fn lease(self, event: &Event, status: Status) -> Option<Lease> {
+        let lease = event.lease.as_ref()?;
         Some(Lease {
             id: lease.id,
-            key: end.key.clone(),
+            key: event.key.clone(),
             holder: lease.holder.clone(),
             token: lease.token,
             ttl: self.ttl,
@@ -278,7 +284,7 @@ impl Terms {
             acquired_at: self.acquired_at,
             expires_at: lease.expires_at,
             renewed_at: self.renewed_at,
-            status: Loss::of(end)?.status(),
+            status,
             labels: lease.labels.clone(),
             stats: self.stats,
             handoff: None,

@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr, sync::Arc};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::{
     Invalid,
@@ -44,9 +44,15 @@ pub const PRIVATE_KINDS: [&str; 2] = [CREDENTIAL, LOGIN];
 /// assert_eq!((key.kind(), key.id()), ("service", "1:0:19:132F"));
 /// assert!("no-colon".parse::<leasehold_lease::Key>().is_err());
 /// ```
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+#[serde(try_from = "String")]
 pub struct Key(Arc<str>);
+
+impl Serialize for Key {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
 
 impl Key {
     /// The longest kind, in bytes.

@@ -134,7 +134,7 @@ pub fn planted(bug: Bug) -> bool {
 
 /// Nothing is planted in a program that is not a test.
 #[cfg(not(feature = "planted-bugs"))]
-#[inline(always)]
+#[inline]
 pub const fn planted(_: Bug) -> bool {
     false
 }

@@ -47,8 +47,8 @@ pub(crate) fn is_deceptive(c: char) -> bool {
 macro_rules! text {
     ($(#[$doc:meta])* $name:ident, $field:literal, 1..=$max:literal, $check:path, $expected:literal) => {
         $(#[$doc])*
-        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
-        #[serde(try_from = "String", into = "String")]
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Deserialize)]
+        #[serde(try_from = "String")]
         pub struct $name(std::sync::Arc<str>);
 
         impl $name {
@@ -67,6 +67,12 @@ macro_rules! text {
             /// The text itself.
             pub fn as_str(&self) -> &str {
                 &self.0
+            }
+        }
+
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(&self.0)
             }
         }
 

@@ -115,13 +115,15 @@ impl Authority for Embedded {
                 answered(page, View::Records)
             }
             Query::Events(query) => {
-                let readers = self.readers();
-                let page = readers.read(move |connection| history::events(connection, &query));
+                let (readers, known) = (self.readers(), self.shared.live.newest());
+                let page =
+                    readers.read(move |connection| history::events(connection, &query, known));
                 answered(page, View::Events)
             }
             Query::Seals((after, limit)) => {
-                let readers = self.readers();
-                let page = readers.read(move |connection| seals::page(connection, after, limit));
+                let (readers, known) = (self.readers(), self.shared.live.newest());
+                let page =
+                    readers.read(move |connection| seals::page(connection, after, limit, known));
                 answered(page, View::Seals)
             }
         }

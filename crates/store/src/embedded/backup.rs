@@ -20,7 +20,7 @@ use super::{
     location::{self, Location},
     lock, private,
     recent::RecentKeys,
-    schema::{DATABASE, FORMAT, WITHOUT_RECENT},
+    schema::{DATABASE, FORMAT, OLDER},
     start::side_file,
 };
 
@@ -100,9 +100,9 @@ pub fn backup(dir: &Path, to: &Path) -> Result<Copied, OpenError> {
 /// One moment of the store, whatever its writer does meanwhile.
 fn copy_into(dir: &Path, copy: &Path) -> Result<(), Failure> {
     let connection = Location::Folder(dir.to_owned()).connect_beside()?;
-    match location::format(&connection)? {
-        FORMAT | WITHOUT_RECENT => {}
-        other => return Err(Failure::Format(other)),
+    let format = location::format(&connection)?;
+    if format != FORMAT && !OLDER.contains(&format) {
+        return Err(Failure::Format(format));
     }
     connection.execute("VACUUM INTO ?1", [copy.to_string_lossy()])?;
     Ok(())
@@ -135,7 +135,7 @@ fn copied(journal: &Journal) -> Result<Copied, Failure> {
         at: state.latest,
         leases: count("SELECT count(*) FROM slots WHERE live = 1")?,
         records: count("SELECT count(*) FROM records")?,
-        events: count("SELECT count(*) FROM events")?,
+        events: state.revision.next().get() - state.history_from.get(),
     })
 }
 

@@ -3,6 +3,7 @@
 use std::{
     fs::File,
     io::{ErrorKind, Write},
+    ops::ControlFlow,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
 };
@@ -184,6 +185,17 @@ fn count(connection: &Connection, sql: &str) -> Result<u64, Failure> {
     Ok(connection.query_row(sql, [], |row| row.get(0))?)
 }
 
+/// How many events of the history are not about the servers' own.
+fn count_events(connection: &Connection, from: Revision) -> Result<u64, Failure> {
+    let mut count = 0;
+    let after = Revision::new(from.get().saturating_sub(1));
+    history::scan(connection, after, |event, _| {
+        count += u64::from(event.key.kind() != "leadership");
+        ControlFlow::Continue(())
+    })?;
+    Ok(count)
+}
+
 /// The cursor after a full page.
 fn next(items: usize, last: Option<&Key>) -> Option<String> {
     last.filter(|_| items == PAGE).map(ToString::to_string)
@@ -222,10 +234,7 @@ impl Export for Endpoint {
                     &format!("SELECT count(*) FROM slots WHERE live = 1 AND {OWN}"),
                 )?,
                 records: count(connection, "SELECT count(*) FROM records")?,
-                events: count(
-                    connection,
-                    &format!("SELECT count(*) FROM events WHERE {OWN}"),
-                )?,
+                events: count_events(connection, state.history_from)?,
             })
         }))
     }
@@ -271,16 +280,9 @@ impl Export for Endpoint {
 
     fn events(&self, after: Revision) -> Answer<'_, Vec<Event>> {
         Box::pin(self.work(move |connection| {
-            let mut statement = connection.prepare_cached(
-                "SELECT revision, at, kind, key, data FROM events WHERE revision > ?1
-                 ORDER BY revision LIMIT ?2",
-            )?;
-            let mut rows = statement.query(params![after.get(), PAGE as u64])?;
-            let mut events = Vec::new();
-            while let Some(row) = rows.next()? {
-                events.push(history::to_event(row)?);
-            }
-            Ok(events)
+            let from = read_state(connection)?.history_from;
+            let after = after.max(Revision::new(from.get().saturating_sub(1)));
+            history::scan_from(connection, after, PAGE)
         }))
     }
 

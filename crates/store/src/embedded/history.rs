@@ -3,10 +3,10 @@
 use std::{collections::BTreeMap, ops::ControlFlow};
 
 use lease::{
-    Event, EventKind, EventPage, EventQuery, Key, Lease, LeaseId, LeaseQuery, Loss, Page, Revision,
-    Terms, UnixMillis,
+    Event, EventPage, EventQuery, Key, Lease, LeaseId, LeaseQuery, Loss, Page, Revision, Terms,
+    UnixMillis,
 };
-use rusqlite::{Connection, Row, params};
+use rusqlite::{Connection, params};
 
 use super::{
     index,
@@ -16,15 +16,26 @@ use super::{
     state::{State, read_state},
 };
 
-/// The first revision that is in the history, and the newest.
-pub(super) fn range(connection: &Connection) -> Result<(Revision, Revision), Failure> {
+/// How many events share a row at most: whoever wants one of them reads all.
+const ROW_EVENTS: usize = 64;
+
+/// The first revision that is in the history, and the newest: at least the one that the writer knows of, whatever was
+/// taken away from the tables since.
+pub(super) fn range(
+    connection: &Connection,
+    known: Revision,
+) -> Result<(Revision, Revision), Failure> {
     let state = read_state(connection)?;
-    Ok((state.history_from, state.revision))
+    Ok((state.history_from, state.revision.max(known)))
 }
 
 /// A page of the history.
-pub(super) fn events(connection: &Connection, query: &EventQuery) -> Result<EventPage, Failure> {
-    let (oldest, newest) = range(connection)?;
+pub(super) fn events(
+    connection: &Connection,
+    query: &EventQuery,
+    known: Revision,
+) -> Result<EventPage, Failure> {
+    let (oldest, newest) = range(connection, known)?;
     let mut events = Vec::new();
     let mut more = false;
     let wanted = |event: &Event| {
@@ -38,7 +49,7 @@ pub(super) fn events(connection: &Connection, query: &EventQuery) -> Result<Even
                 .as_deref()
                 .is_none_or(|tenant| event.tenant() == Some(tenant))
     };
-    let take = |event: Event| {
+    let mut take = |event: Event| {
         if wanted(&event) {
             if events.len() == query.limit {
                 more = true;
@@ -52,13 +63,9 @@ pub(super) fn events(connection: &Connection, query: &EventQuery) -> Result<Even
     let after = query.after.min(Revision::new(i64::MAX.unsigned_abs()));
     match &query.key {
         Some(key) => of_key(connection, key, after, take)?,
-        None => scan(
-            connection,
-            "SELECT revision, at, kind, key, data FROM events
-             WHERE revision > ?1 ORDER BY revision",
-            params![after.get()],
-            take,
-        )?,
+        None => scan(connection, after.max(before(oldest)), |event, _| {
+            take(event)
+        })?,
     }
     Ok(EventPage {
         events,
@@ -73,6 +80,9 @@ pub(super) fn ended(connection: &Connection, id: LeaseId) -> Result<Option<Lease
     let (_, low) = id.0.as_u64_pair();
     // The top two bits are the variant of a UUID.
     let revision = low & (u64::MAX >> 2);
+    if revision < read_state(connection)?.history_from.get() {
+        return Ok(None);
+    }
     let granted = at(connection, Revision::new(revision))?;
     let granted = granted.filter(|event| event.lease.as_ref().is_some_and(|it| it.id == id));
     let Some(granted) = granted else {
@@ -92,6 +102,11 @@ pub(super) fn ended(connection: &Connection, id: LeaseId) -> Result<Option<Lease
     }
 }
 
+/// The revision before another.
+fn before(revision: Revision) -> Revision {
+    Revision::new(revision.get().saturating_sub(1))
+}
+
 /// The events of a key after a revision, in order: those that the index covers, and then the newest.
 fn of_key(
     connection: &Connection,
@@ -100,6 +115,7 @@ fn of_key(
     mut each: impl FnMut(Event) -> ControlFlow<()>,
 ) -> Result<(), Failure> {
     let state = read_state(connection)?;
+    let after = after.max(before(state.history_from));
     let indexed = index::of_key(connection, &state, key, after, |revision| {
         Ok(match at(connection, revision)? {
             Some(event) => each(event),
@@ -109,27 +125,31 @@ fn of_key(
     if indexed.is_break() {
         return Ok(());
     }
-    scan(
-        connection,
-        "SELECT revision, at, kind, key, data FROM events
-         WHERE key = ?1 AND revision > max(?2, ?3) ORDER BY revision",
-        params![key.as_str(), after.get(), state.indexed.get()],
-        each,
-    )
+    scan(connection, after.max(state.indexed), |event, _| {
+        if event.key == *key {
+            each(event)
+        } else {
+            ControlFlow::Continue(())
+        }
+    })
 }
 
-/// The event of a revision, unless it is forgotten.
+/// The event of a revision, if it is there.
 fn at(connection: &Connection, revision: Revision) -> Result<Option<Event>, Failure> {
+    let found = with_terms(connection, revision)?;
+    Ok(found.map(|(event, _)| event))
+}
+
+/// The same, with the terms of the lease that it granted or ended.
+fn with_terms(
+    connection: &Connection,
+    revision: Revision,
+) -> Result<Option<(Event, Option<Terms>)>, Failure> {
     let mut found = None;
-    scan(
-        connection,
-        "SELECT revision, at, kind, key, data FROM events WHERE revision = ?1",
-        params![revision.get()],
-        |event| {
-            found = Some(event);
-            ControlFlow::Break(())
-        },
-    )?;
+    scan(connection, before(revision), |event, terms| {
+        found = (event.revision == revision).then_some((event, terms));
+        ControlFlow::Break(())
+    })?;
     Ok(found)
 }
 
@@ -153,7 +173,7 @@ pub(super) fn ended_page(
         let revisions = keys.take(&next)?;
         let mut end = newest.remove(&next);
         for revision in revisions.into_iter().rev() {
-            if end.is_some() {
+            if end.is_some() || revision < state.history_from {
                 break;
             }
             end = at(connection, revision)?.filter(|event| ended_matches(query, event));
@@ -184,18 +204,13 @@ fn newest_ends(
     to: &str,
 ) -> Result<BTreeMap<String, Event>, Failure> {
     let mut newest = BTreeMap::new();
-    scan(
-        connection,
-        "SELECT revision, at, kind, key, data FROM events
-         WHERE revision > ?1 AND key > ?2 AND key < ?3 ORDER BY revision",
-        params![state.indexed.get(), from, to],
-        |event| {
-            if ended_matches(query, &event) {
-                newest.insert(event.key.as_str().to_owned(), event);
-            }
-            ControlFlow::Continue(())
-        },
-    )?;
+    let after = state.indexed.max(before(state.history_from));
+    scan(connection, after, |event, _| {
+        if from < event.key.as_str() && event.key.as_str() < to && ended_matches(query, &event) {
+            newest.insert(event.key.as_str().to_owned(), event);
+        }
+        ControlFlow::Continue(())
+    })?;
     Ok(newest)
 }
 
@@ -264,22 +279,64 @@ fn as_lease(
     granted: Option<&Event>,
     end: &Event,
 ) -> Result<Option<Lease>, Failure> {
-    let mut statement = connection.prepare_cached("SELECT data FROM events WHERE revision = ?1")?;
-    let mut rows = statement.query(params![end.revision.get()])?;
-    let terms = match rows.next()? {
-        Some(row) => row::to_terms(row.get_ref(0)?.as_blob().unwrap_or_default())
-            .map_err(|why| unreadable(end.revision, why))?,
-        None => None,
-    };
+    let terms = with_terms(connection, end.revision)?.and_then(|(_, terms)| terms);
     let terms = terms.unwrap_or_else(|| Terms::from_events(granted, end));
     Ok(terms.ended_lease(end))
 }
 
-fn unreadable(revision: Revision, why: row::Unreadable) -> Failure {
-    Failure::Row {
-        table: "events",
-        key: revision.to_string(),
-        why,
+/// Events on their way into the table: those of one batch that follow each other share a row.
+pub(super) struct Appending<'c> {
+    connection: &'c Connection,
+    at: UnixMillis,
+    first: Revision,
+    count: usize,
+    data: Vec<u8>,
+}
+
+impl<'c> Appending<'c> {
+    /// Begins, at this time.
+    pub fn new(connection: &'c Connection, at: UnixMillis) -> Self {
+        Self {
+            connection,
+            at,
+            first: Revision::ZERO,
+            count: 0,
+            data: Vec::new(),
+        }
+    }
+
+    /// Appends an event with the terms of the lease that it granted or ended.
+    pub fn push(&mut self, event: &Event, terms: Option<&Terms>) -> Result<(), Failure> {
+        let follows = event.revision.get() == self.first.get() + self.count as u64;
+        if self.count == ROW_EVENTS || !follows {
+            self.finish()?;
+            self.first = event.revision;
+        }
+        row::put_event(&mut self.data, event, terms);
+        self.count += 1;
+        Ok(())
+    }
+
+    /// Writes what has no row yet.
+    pub fn finish(&mut self) -> Result<(), Failure> {
+        if self.count > 0 {
+            let last = self.first.get() + self.count as u64 - 1;
+            let sum = row::long_checksum(&self.data);
+            self.connection
+                .prepare_cached(
+                    "INSERT INTO events (last, first, at, sum, data) VALUES (?1, ?2, ?3, ?4, ?5)",
+                )?
+                .execute(params![
+                    last,
+                    self.first.get(),
+                    self.at.get(),
+                    sum,
+                    self.data
+                ])?;
+            self.data.clear();
+            self.count = 0;
+        }
+        Ok(())
     }
 }
 
@@ -290,45 +347,46 @@ pub(super) fn scan_from(
     limit: usize,
 ) -> Result<Vec<Event>, Failure> {
     let mut events = Vec::new();
-    scan(
-        connection,
-        "SELECT revision, at, kind, key, data FROM events
-         WHERE revision > ?1 ORDER BY revision LIMIT ?2",
-        params![after.get(), limit as u64],
-        |event| {
-            events.push(event);
+    scan(connection, after, |event, _| {
+        events.push(event);
+        if events.len() < limit {
             ControlFlow::Continue(())
-        },
-    )?;
+        } else {
+            ControlFlow::Break(())
+        }
+    })?;
     Ok(events)
 }
 
-fn scan(
+/// Every event after a revision, in order, with the terms of the lease that it granted or ended.
+pub(super) fn scan(
     connection: &Connection,
-    sql: &str,
-    params: impl rusqlite::Params,
-    mut each: impl FnMut(Event) -> ControlFlow<()>,
+    after: Revision,
+    mut each: impl FnMut(Event, Option<Terms>) -> ControlFlow<()>,
 ) -> Result<(), Failure> {
-    let mut statement = connection.prepare_cached(sql)?;
-    let mut rows = statement.query(params)?;
+    let mut select = connection
+        .prepare_cached("SELECT first, sum, data FROM events WHERE last > ?1 ORDER BY last")?;
+    let mut rows = select.query([after.get()])?;
     while let Some(row) = rows.next()? {
-        if each(to_event(row)?).is_break() {
-            break;
+        let first = Revision::new(row.get(0)?);
+        let unreadable = |why| Failure::Row {
+            table: "events",
+            key: first.to_string(),
+            why,
+        };
+        let data = row.get_ref(2)?.as_blob().unwrap_or_default();
+        if row.get::<_, i64>(1)? != row::long_checksum(data) {
+            return Err(unreadable(row::Unreadable::Checksum));
+        }
+        for event in row::Events::new(first, data) {
+            let event = event.map_err(unreadable)?;
+            if event.revision > after {
+                let (event, terms) = event.decode().map_err(unreadable)?;
+                if each(event, terms).is_break() {
+                    return Ok(());
+                }
+            }
         }
     }
     Ok(())
-}
-
-/// An event from the columns revision, at, kind, key and data.
-pub(super) fn to_event(row: &Row<'_>) -> Result<Event, Failure> {
-    let revision = Revision::new(row.get(0)?);
-    let kind = row.get_ref(2)?.as_str().ok().and_then(EventKind::parse);
-    row::to_event(
-        revision,
-        UnixMillis::new(row.get(1)?),
-        kind.ok_or_else(|| unreadable(revision, row::Unreadable::Fields))?,
-        key_of("events", row.get(3)?)?,
-        row.get_ref(4)?.as_blob().unwrap_or_default(),
-    )
-    .map_err(|why| unreadable(revision, why))
 }

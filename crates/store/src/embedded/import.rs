@@ -7,10 +7,11 @@ use super::{
     History,
     export::Endpoint,
     high_water::HighWater,
-    index,
+    history::Appending,
+    index::Unindexed,
     journal::Failure,
     row, seals,
-    state::{State, read_state, write_state},
+    state::{State, read_noted, write_state},
 };
 use crate::migrate::{Arrival, Import, Maintenance, forgotten};
 
@@ -20,6 +21,7 @@ const NOTHING: State = State {
     floor: Token::ZERO,
     history_from: Revision::new(1),
     indexed: Revision::ZERO,
+    settled: Revision::ZERO,
     stopped: None,
     latest: UnixMillis::new(0),
 };
@@ -28,17 +30,22 @@ fn begin(connection: &mut Connection) -> Result<Transaction<'_>, Failure> {
     Ok(connection.transaction_with_behavior(TransactionBehavior::Immediate)?)
 }
 
-fn put_event(transaction: &Transaction<'_>, event: &Event) -> Result<(), Failure> {
-    let mut insert = transaction.prepare_cached(
-        "INSERT OR REPLACE INTO events (revision, at, kind, key, data) VALUES (?1, ?2, ?3, ?4, ?5)",
-    )?;
-    insert.execute(params![
-        event.revision.get(),
-        event.at.get(),
-        event.kind.as_str(),
-        event.key.as_str(),
-        row::from_event(event, None),
-    ])?;
+/// Appends events. What a call that was not answered has put there is put there again.
+fn put_events(transaction: &Transaction<'_>, events: &[Event]) -> Result<(), Failure> {
+    let Some(first) = events.first() else {
+        return Ok(());
+    };
+    transaction
+        .prepare_cached("DELETE FROM events WHERE first >= ?1")?
+        .execute([first.revision.get()])?;
+    let times = |a: &Event, b: &Event| a.at == b.at;
+    for together in events.chunk_by(times) {
+        let mut appending = Appending::new(transaction, together[0].at);
+        for event in together {
+            appending.push(event, None)?;
+        }
+        appending.finish()?;
+    }
     Ok(())
 }
 
@@ -69,16 +76,9 @@ impl Import for Endpoint {
         Box::pin(async {
             self.mark(Revision::ZERO, Token::ZERO)?;
             self.work(|connection| {
-                let before = read_state(connection)?;
+                let before = read_noted(connection)?;
                 let transaction = begin(connection)?;
-                for table in [
-                    "slots",
-                    "recent",
-                    "records",
-                    "events",
-                    "event_keys",
-                    "seals",
-                ] {
+                for table in ["slots", "recent", "records", "events", "blocks", "seals"] {
                     transaction.execute(&format!("DELETE FROM {table}"), [])?;
                 }
                 write_state(&transaction, &before, &NOTHING)?;
@@ -126,9 +126,7 @@ impl Import for Endpoint {
     fn put_events(&self, events: Vec<Event>) -> Answer<'_, ()> {
         Box::pin(self.work(move |connection| {
             let transaction = begin(connection)?;
-            for event in &events {
-                put_event(&transaction, event)?;
-            }
+            put_events(&transaction, &events)?;
             Ok(transaction.commit()?)
         }))
     }
@@ -138,19 +136,20 @@ impl Import for Endpoint {
         Box::pin(async move {
             let (revision, largest) = (arrival.event.revision, arrival.largest);
             self.work(move |connection| {
-                let before = read_state(connection)?;
+                let before = read_noted(connection)?;
                 let mut after = State {
                     revision: arrival.event.revision,
                     floor: arrival.floor,
                     history_from: arrival.oldest,
                     indexed: Revision::new(arrival.oldest.get().saturating_sub(1)),
+                    settled: arrival.event.revision,
                     // As after an orderly stop: the leases' time goes on with the next start.
                     stopped: Some(now),
                     latest: now,
                 };
                 let transaction = begin(connection)?;
-                put_event(&transaction, &arrival.event)?;
-                index::catch_up(&transaction, &mut after)?;
+                put_events(&transaction, &[arrival.event])?;
+                Unindexed::open(&transaction, &after)?.catch_up(&transaction, &mut after)?;
                 // A moved history is sealed anew: its events have new company here.
                 seals::seal_all(&transaction)?;
                 write_state(&transaction, &before, &after)?;

@@ -1,20 +1,25 @@
 //! The tables behind the engine: one connection that writes, one transaction per batch.
 
+use std::collections::HashMap;
+
 use lease::{
-    Event, EventKind, Key, Record, Revision, Token, UnixMillis,
+    Event, EventKind, Key, Record, Revision, Terms, Token, UnixMillis,
     engine::{self, Effects, Engine, RenewalEvents, StoredSlot},
 };
 use rusqlite::{Connection, ErrorCode, TransactionBehavior, params};
 
 use super::{
-    History, index,
+    History,
+    history::Appending,
+    index::Unindexed,
     location::{CACHE_PAGES, Location, format},
     recent::{self, Recent, RecentKeys},
-    retention,
+    retention::Retention,
     row::{self, Unreadable},
-    schema::{CREATE, FORMAT, RECENT, WITHOUT_RECENT},
+    schema::{CREATE, CREATE_NEW, FORMAT, OLDER},
     seals::{self, Head},
-    state::{State, read_state, values, write_state},
+    state::{State, read_noted, read_state, values, write_state},
+    upgrade,
 };
 
 /// Pages up to which the whole file is checked at the start (64 MiB, a fraction of a second). The rows
@@ -73,9 +78,13 @@ pub(super) struct Journal {
     location: Location,
     connection: Connection,
     state: State,
+    /// What the table `meta` says: the newest seal and events may be newer.
+    noted: State,
     recent: Recent,
+    unindexed: Unindexed,
     sealed: Head,
     history: History,
+    retention: Retention,
     renewals: RenewalEvents,
 }
 
@@ -90,24 +99,24 @@ impl Journal {
         let mut connection = location.connect_to_write()?;
         match format(&connection)? {
             0 => create(&mut connection)?,
-            WITHOUT_RECENT => {
-                let transaction = connection.transaction()?;
-                transaction.execute_batch(RECENT)?;
-                transaction.pragma_update(None, "user_version", FORMAT)?;
-                transaction.commit()?;
-            }
             FORMAT => {}
+            older if OLDER.contains(&older) => upgrade::upgrade(&mut connection)?,
             other => return Err(Failure::Format(other)),
         }
         let sealed = seals::open(&mut connection)?;
         let keeps_rows = matches!(location, Location::Folder(_));
+        let state = read_state(&connection)?;
+        let reach = (state.settled, state.revision);
         Ok(Self {
             location: location.clone(),
-            state: read_state(&connection)?,
-            recent: Recent::open(keys, &connection, keeps_rows)?,
+            state,
+            noted: read_noted(&connection)?,
+            recent: Recent::open(keys, &connection, reach, keeps_rows)?,
+            unindexed: Unindexed::open(&connection, &state)?,
             connection,
             sealed,
             history,
+            retention: Retention::new(history),
             renewals,
         })
     }
@@ -130,8 +139,15 @@ impl Journal {
         let transaction = self
             .connection
             .transaction_with_behavior(TransactionBehavior::Immediate)?;
-        recent::settle(&transaction)?;
-        Ok(transaction.commit()?)
+        recent::settle(&transaction, self.state.settled)?;
+        let state = State {
+            settled: self.state.revision,
+            ..self.state
+        };
+        write_state(&transaction, &self.noted, &state)?;
+        transaction.commit()?;
+        (self.state, self.noted) = (state, state);
+        Ok(())
     }
 
     /// Opens the tables anew after they failed. What was acknowledged must still be there.
@@ -158,9 +174,9 @@ impl Journal {
         let transaction = self
             .connection
             .transaction_with_behavior(TransactionBehavior::Immediate)?;
-        write_state(&transaction, &self.state, &state)?;
+        write_state(&transaction, &self.noted, &state)?;
         transaction.commit()?;
-        self.state = state;
+        (self.state, self.noted) = (state, state);
         Ok(())
     }
 
@@ -203,18 +219,20 @@ impl Journal {
             // What lies between is gone, so whoever resumes from there gets a snapshot.
             history_from: revision.next(),
             indexed: revision,
+            settled: revision,
             stopped: None,
             ..self.state
         };
         let transaction = self
             .connection
             .transaction_with_behavior(TransactionBehavior::Immediate)?;
+        // What the events say about slots must not go with them.
+        recent::settle(&transaction, self.state.settled)?;
         transaction.execute("DELETE FROM events", [])?;
-        transaction.execute("DELETE FROM event_keys", [])?;
-        write_state(&transaction, &self.state, &state)?;
+        transaction.execute("DELETE FROM blocks", [])?;
+        write_state(&transaction, &self.noted, &state)?;
         transaction.commit()?;
-        self.state = state;
-        Ok(())
+        self.reopen()
     }
 
     /// Deletes events that grew too old while nothing happened, brings `slots` up to date, and gives free
@@ -224,14 +242,17 @@ impl Journal {
         let transaction = self
             .connection
             .transaction_with_behavior(TransactionBehavior::Immediate)?;
-        state.history_from = retention::trim(&transaction, &state, self.history, TIDY_EVENTS, now)?;
+        self.retention
+            .trim(&transaction, &mut state, TIDY_EVENTS, now)?;
         let written = self
             .recent
             .move_on(&transaction, engine, true, TIDY_SLOTS)?;
-        write_state(&transaction, &self.state, &state)?;
+        state.settled = written.settled;
+        self.retention.delete(&transaction, &state)?;
+        write_state(&transaction, &self.noted, &state)?;
         transaction.commit()?;
-        self.recent.committed(&written, &[]);
-        self.state = state;
+        self.recent.committed(written, &[], state.revision);
+        (self.state, self.noted) = (state, state);
         let free: i64 = self
             .connection
             .pragma_query_value(None, "freelist_count", |row| row.get(0))?;
@@ -252,7 +273,7 @@ impl Journal {
         mut adjust: impl FnMut(&mut StoredSlot),
     ) -> Result<Engine, Failure> {
         let records = self.records()?;
-        let recent = recent::stored(&self.connection)?;
+        let recent = recent::stored(&self.connection, self.state.settled)?;
         self.reading_once(|connection| {
             let mut statement = connection.prepare("SELECT key, data FROM slots")?;
             let mut rows = statement.query([])?;
@@ -262,14 +283,7 @@ impl Journal {
                     .as_ref()
                     .is_ok_and(|slot| recent.contains_key(&slot.key))
             });
-            let newer = recent.iter().filter_map(|(key, data)| {
-                let slot = row::to_slot(key.clone(), data.as_deref()?);
-                Some(slot.map_err(|why| Failure::Row {
-                    table: "recent",
-                    key: key.to_string(),
-                    why,
-                }))
-            });
+            let newer = recent.values().flatten().cloned().map(Ok);
             let slots = settled.chain(newer).map_while(|slot| match slot {
                 Ok(mut slot) => {
                     adjust(&mut slot);
@@ -330,54 +344,59 @@ impl Journal {
         let transaction = self
             .connection
             .transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let mut slots: Vec<&Key> = Vec::with_capacity(effects.events.len());
-        let mut records: Vec<&Key> = Vec::new();
-        {
-            let mut insert = transaction.prepare_cached(
-                "INSERT INTO events (revision, at, kind, key, data) VALUES (?1, ?2, ?3, ?4, ?5)",
-            )?;
-            // Both are in the order of the revisions.
-            let mut ended = effects.ended.iter().peekable();
-            for event in &effects.events {
-                if event.kind != EventKind::LeaseRenewed {
-                    match (&event.lease, event.kind) {
-                        (Some(_), _) => slots.push(&event.key),
-                        (None, EventKind::RecordPut | EventKind::RecordRemoved) => {
-                            records.push(&event.key);
-                        }
-                        (None, _) => {}
-                    }
-                } else if self.renewals != RenewalEvents::Kept {
-                    continue;
-                }
+        let mut changed = Changed::default();
+        let mut events = Appending::new(&transaction, now);
+        // Both are in the order of the revisions.
+        let mut ended = effects.ended.iter().peekable();
+        for event in &effects.events {
+            if !keeps(self.renewals, event) {
+                continue;
+            }
+            self.unindexed.push(event.revision, event.key.clone());
+            if event.kind == EventKind::LeaseAcquired {
+                let terms = terms_of_grant(engine, event);
+                changed.note(event, terms.is_some());
+                events.push(event, terms.as_ref())?;
+            } else {
                 let terms = ended
                     .next_if(|(revision, _)| event.kind.ends_lease() && *revision == event.revision)
                     .map(|(_, terms)| terms);
-                insert.execute(params![
-                    event.revision.get(),
-                    event.at.get(),
-                    event.kind.as_str(),
-                    event.key.as_str(),
-                    row::from_event(event, terms),
-                ])?;
+                changed.note(event, event.kind.ends_lease());
+                events.push(event, terms)?;
             }
         }
+        events.finish()?;
         let renewals = self.renewals;
         let kept = effects.events.iter().filter(|event| keeps(renewals, event));
         let sealed = seals::append(&transaction, self.sealed, kept)?;
-        slots.extend(&effects.touched);
-        slots.extend(&effects.forgotten);
-        // In order, so that neighbours share a page; and each once, as it is after the whole batch.
-        slots.sort_unstable();
-        slots.dedup();
-        let written = self.recent.write(&transaction, engine, &slots)?;
-        write_records(&transaction, engine, &mut records)?;
+        changed.unsaid.extend(&effects.touched);
+        changed.unsaid.extend(&effects.forgotten);
+        changed.settle();
+        debug_assert!(changed.is_said(engine, effects));
+        let Changed {
+            slots,
+            unsaid,
+            records,
+        } = changed;
+        let written = self
+            .recent
+            .write(&transaction, engine, slots.len(), &unsaid)?;
+        write_records(&transaction, engine, &records)?;
         let kept = effects.events.len();
-        state.history_from = retention::trim(&transaction, &state, self.history, kept, now)?;
-        index::catch_up(&transaction, &mut state)?;
-        write_state(&transaction, &self.state, &state)?;
+        state.settled = written.settled;
+        self.retention.trim(&transaction, &mut state, kept, now)?;
+        self.unindexed.catch_up(&transaction, &mut state)?;
+        let unsaid = State {
+            revision: self.noted.revision,
+            latest: self.noted.latest,
+            ..state
+        };
+        if sealed == self.sealed || unsaid != self.noted {
+            write_state(&transaction, &self.noted, &state)?;
+            self.noted = state;
+        }
         transaction.commit()?;
-        self.recent.committed(&written, &slots);
+        self.recent.committed(written, &slots, state.revision);
         self.state = state;
         self.sealed = sealed;
         Ok(())
@@ -389,12 +408,13 @@ impl Journal {
         let state = State {
             stopped: Some(now),
             latest: now,
+            settled: self.state.revision,
             ..self.state
         };
         let transaction = self
             .connection
             .transaction_with_behavior(TransactionBehavior::Immediate)?;
-        recent::settle(&transaction)?;
+        recent::settle(&transaction, self.state.settled)?;
         {
             let mut update =
                 transaction.prepare_cached("UPDATE slots SET data = ?2 WHERE key = ?1")?;
@@ -409,11 +429,87 @@ impl Journal {
                 update.execute(params![key.as_str(), row::from_slot(slot)])?;
             }
         }
-        write_state(&transaction, &self.state, &state)?;
+        self.retention.delete(&transaction, &state)?;
+        write_state(&transaction, &self.noted, &state)?;
         transaction.commit()?;
-        self.state = state;
+        (self.state, self.noted) = (state, state);
         Ok(())
     }
+}
+
+/// What a batch changed.
+#[derive(Default)]
+struct Changed<'a> {
+    /// Keys whose slots did.
+    slots: Vec<&'a Key>,
+    /// Those of them about whose slots the events do not say everything.
+    unsaid: Vec<&'a Key>,
+    records: Vec<&'a Key>,
+}
+
+impl<'a> Changed<'a> {
+    /// Notes what an event is about; `said` says whether it says all about its key's slot.
+    fn note(&mut self, event: &'a Event, said: bool) {
+        match (&event.lease, event.kind) {
+            (_, EventKind::LeaseRenewed) => {}
+            (Some(_), _) if said => self.slots.push(&event.key),
+            (Some(_), _) => self.unsaid.push(&event.key),
+            (None, EventKind::RecordPut | EventKind::RecordRemoved) => {
+                self.records.push(&event.key);
+            }
+            (None, _) => {}
+        }
+    }
+
+    /// Whether a restart would find every slot as it is, from the events and the slots beside them: only renewals
+    /// may be newer.
+    fn is_said(&self, engine: &Engine, effects: &Effects) -> bool {
+        let said = effects.events.iter().filter_map(|event| {
+            let ended = effects.ended.iter().find(|it| it.0 == event.revision);
+            let terms = match event.kind {
+                EventKind::LeaseAcquired => terms_of_grant(engine, event),
+                _ => ended.map(|(_, terms)| terms.clone()),
+            };
+            row::slot_after(event, terms)
+        });
+        let said: HashMap<Key, StoredSlot> = said.map(|slot| (slot.key.clone(), slot)).collect();
+        let beside = |key: &&&Key| self.unsaid.binary_search(*key).is_err();
+        self.slots.iter().filter(beside).all(|&key| {
+            let mut stored = engine.stored(key);
+            let said = said.get(key).cloned();
+            if let (Some(stored), Some(said)) = (&mut stored, &said)
+                && let (Some(stored), Some(said)) = (&mut stored.lease, &said.lease)
+            {
+                stored.expires_at = said.expires_at;
+            }
+            stored == said
+        })
+    }
+
+    /// Each once, and in order, so that neighbours share a page.
+    fn settle(&mut self) {
+        self.slots.extend(&self.unsaid);
+        for keys in [&mut self.slots, &mut self.unsaid, &mut self.records] {
+            keys.sort_unstable();
+            keys.dedup();
+        }
+    }
+}
+
+/// What a grant does not say about the lease that its key still has after the batch. `None` when the lease has ended
+/// since, or when that would not be all.
+fn terms_of_grant(engine: &Engine, event: &Event) -> Option<Terms> {
+    let lease = engine.stored(&event.key)?.lease?;
+    let is_whole =
+        event.lease.as_ref().is_some_and(|it| it.id == lease.id) && lease.handoff.is_none();
+    is_whole.then_some(Terms {
+        ttl: lease.ttl,
+        on_outage: lease.on_outage,
+        release_on_death: lease.release_on_death,
+        acquired_at: lease.acquired_at,
+        renewed_at: lease.renewed_at,
+        stats: lease.stats,
+    })
 }
 
 /// Whether an event belongs into the history.
@@ -424,12 +520,13 @@ fn keeps(renewals: RenewalEvents, event: &Event) -> bool {
 fn create(connection: &mut Connection) -> Result<(), Failure> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     transaction.execute_batch(CREATE)?;
-    transaction.execute_batch(RECENT)?;
+    transaction.execute_batch(CREATE_NEW)?;
     let none = State {
         revision: Revision::ZERO,
         floor: Token::ZERO,
         history_from: Revision::new(1),
         indexed: Revision::ZERO,
+        settled: Revision::ZERO,
         stopped: None,
         latest: UnixMillis::default(),
     };
@@ -444,13 +541,10 @@ fn create(connection: &mut Connection) -> Result<(), Failure> {
     Ok(())
 }
 
-fn write_records(
-    connection: &Connection,
-    engine: &Engine,
-    keys: &mut Vec<&Key>,
-) -> Result<(), Failure> {
-    keys.sort_unstable();
-    keys.dedup();
+fn write_records(connection: &Connection, engine: &Engine, keys: &[&Key]) -> Result<(), Failure> {
+    if keys.is_empty() {
+        return Ok(());
+    }
     let mut upsert = connection.prepare_cached(
         "INSERT INTO records (key, value, revision, sum) VALUES (?1, ?2, ?3, ?4)
          ON CONFLICT (key) DO UPDATE

@@ -17,8 +17,9 @@ use super::schema::DATABASE;
 const BUSY_MS: u64 = 10_000;
 /// Pages of 4 KiB the writer keeps in memory: 32 MiB.
 pub(super) const CACHE_PAGES: i64 = 8_192;
-/// The log is written back when it has this many pages (16 MiB), so that its size stays bounded.
-const CHECKPOINT_PAGES: i64 = 4_096;
+/// The log is written back when it has this many pages (4 MiB), and then written over. Few enough that the
+/// commit that does so is not held up for long; and writing over a log syncs faster than letting it grow.
+const CHECKPOINT_PAGES: i64 = 1_024;
 /// A log that grew beyond this under a long read is cut back, in bytes.
 const LOG_LIMIT_BYTES: i64 = 64 << 20;
 /// Where the tables are.

@@ -30,6 +30,7 @@ mod snapshot;
 mod start;
 mod state;
 mod time;
+mod upgrade;
 mod wait;
 mod watch;
 mod writer;

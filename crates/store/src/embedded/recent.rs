@@ -1,50 +1,89 @@
 //! Slots that changed lately.
 //!
 //! The keys of a batch lie all over the table `slots`: writing them there costs a page for each, many times
-//! what was decided. So a batch appends its slots to the table `recent`, as one row, and that makes them
-//! durable. `slots` follows later, some keys in order with each batch: neighbours share a page, and a key
-//! that changed often is written once. Then the row is deleted.
+//! what was decided. But the events of the batch, which are written anyway, say what became of them; what they do not
+//! say (a handoff, a report, a forgotten token) is a row of the table `recent`. `slots` follows later, some keys in
+//! order with each batch: neighbours share a page, and a key that changed often is written once.
 //!
-//! Whoever reads `slots` looks here too: [`stored`] has what the rows say, and [`RecentKeys`] whose they are.
+//! Whoever reads `slots` looks here too: [`stored`] has what events and rows say, and [`RecentKeys`] whose they are.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    cmp::Reverse,
+    collections::{BTreeMap, BinaryHeap, binary_heap::PeekMut},
     mem,
-    ops::Bound,
+    ops::ControlFlow,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use lease::{Key, engine::Engine};
-use rusqlite::{Connection, params};
+use lease::{
+    Key, Revision,
+    engine::{Engine, StoredSlot},
+};
+use rusqlite::{CachedStatement, Connection, params, types::ValueRef};
 
 use super::{
+    history,
     journal::{Failure, key_of},
-    row::{self, Unreadable},
+    row::{self, Unreadable, put, take},
 };
 
 /// How many keys are written with a batch, beside twice as many as it has: those that came first are
 /// written before as many have come again.
 const STEP: usize = 8;
-/// How many keys a row has at most: many leases may end in one batch.
+/// How many keys a row has at most: many tokens may be forgotten in one batch.
 const ROW_KEYS: usize = 4_096;
 /// How many rows are deleted with a batch, beside twice as many as it has.
 const ROWS: i64 = 4;
+/// From how many keys on a run takes up no others.
+const RUN: usize = 1_024;
+/// Up to how many keys are put into their places in a run one by one.
+const FEW: usize = 16;
 
 /// The keys of which `slots` may not have the newest. Clones share them: readers look at them beside the
 /// writer.
 #[derive(Clone)]
 pub(super) struct RecentKeys(Arc<Mutex<Keys>>);
 
+/// Keys in order, each once.
+type Run = Arc<Vec<Key>>;
+
 #[derive(Default)]
 struct Keys {
     /// From how many on they are written.
     many: usize,
-    /// Changed since the others are being written.
-    fresh: BTreeSet<Key>,
+    /// Changed since the others are being written. A key may be in several runs.
+    fresh: Vec<Run>,
     /// Being written, in order.
-    leaving: Vec<Key>,
-    /// How many of those are written.
-    left: usize,
+    leaving: Vec<Run>,
+    /// The last of those that is written.
+    left: Option<Key>,
+}
+
+impl Keys {
+    /// Notes that these changed. They are in order.
+    fn note(&mut self, changed: &[&Key]) {
+        match self.fresh.last_mut() {
+            Some(run) if run.len() < RUN && changed.len() < RUN => {
+                let run = Arc::make_mut(run);
+                if changed.len() <= FEW {
+                    for &key in changed {
+                        if let Err(place) = run.binary_search(key) {
+                            run.insert(place, key.clone());
+                        }
+                    }
+                } else {
+                    run.extend(changed.iter().copied().cloned());
+                    // Knows two runs when it sees them.
+                    run.sort();
+                    run.dedup();
+                }
+            }
+            _ if changed.is_empty() => {}
+            _ => self
+                .fresh
+                .push(Arc::new(changed.iter().copied().cloned().collect())),
+        }
+    }
 }
 
 impl RecentKeys {
@@ -65,28 +104,90 @@ impl RecentKeys {
     /// The first keys between two others, and perhaps some more, in no order. To be called before the
     /// tables are read: what is not here is there then.
     pub fn between(&self, from: &str, to: &str, limit: usize) -> Vec<Key> {
-        let keys = self.lock();
-        let range = (Bound::Excluded(from), Bound::Excluded(to));
-        let fresh = keys.fresh.range::<str, _>(range).take(limit);
-        let leaving = &keys.leaving[keys.left..];
-        let first = leaving.partition_point(|key| key.as_str() <= from);
-        let leaving = leaving[first..].iter().take(limit);
-        let leaving = leaving.take_while(|key| key.as_str() < to);
-        fresh.chain(leaving).cloned().collect()
+        let (fresh, leaving, left) = {
+            let keys = self.lock();
+            let left = keys.left.as_ref().map(|key| key.as_str().to_owned());
+            (keys.fresh.clone(), keys.leaving.clone(), left)
+        };
+        let left = left.as_deref().unwrap_or_default().max(from);
+        let fresh = fresh.iter().map(|run| (run, from));
+        let leaving = leaving.iter().map(|run| (run, left));
+        let mut found = Vec::new();
+        for (run, from) in fresh.chain(leaving) {
+            let first = run.partition_point(|key| key.as_str() <= from);
+            let keys = run[first..].iter().take(limit);
+            found.extend(keys.take_while(|key| key.as_str() < to).cloned());
+        }
+        found
     }
 }
 
-/// What the writer knows about the table. Its rows are numbered.
+/// Runs on their way into the table, as one.
+#[derive(Default)]
+struct Leaving {
+    runs: Vec<Run>,
+    /// The next key of each run, which run, and its place there.
+    next: BinaryHeap<Reverse<(Key, usize, usize)>>,
+}
+
+impl Leaving {
+    fn new(runs: Vec<Run>) -> Self {
+        let first = |(which, run): (usize, &Run)| Some(Reverse((run.first()?.clone(), which, 0)));
+        Self {
+            next: runs.iter().enumerate().filter_map(first).collect(),
+            runs,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.next.is_empty()
+    }
+}
+
+impl Iterator for Leaving {
+    type Item = Key;
+
+    fn next(&mut self) -> Option<Key> {
+        let mut found: Option<Key> = None;
+        while let Some(mut top) = self.next.peek_mut() {
+            let Reverse((key, which, place)) = &mut *top;
+            if found.as_ref().is_some_and(|found| found != key) {
+                break;
+            }
+            *place += 1;
+            found = Some(match self.runs[*which].get(*place) {
+                Some(behind) => mem::replace(key, behind.clone()),
+                None => PeekMut::pop(top).0.0,
+            });
+        }
+        found
+    }
+}
+
+/// How far `slots` has followed.
+#[derive(Clone, Copy, Default)]
+struct Mark {
+    /// Up to this revision.
+    revision: Revision,
+    /// And up to this row of `recent`.
+    row: i64,
+}
+
+/// What the writer knows about the slots that changed lately. The rows of `recent` are numbered.
 pub(super) struct Recent {
     keys: RecentKeys,
     /// Whether there are rows: without a disk nothing has to survive.
     keeps_rows: bool,
+    /// How many keys `fresh` has, and the revision up to which it has them.
+    fresh: usize,
+    noted: Revision,
+    leaving: Leaving,
+    /// Where it was when `leaving` began to be written.
+    began: Mark,
+    /// Up to where everything is in `slots`.
+    settled: Mark,
     /// The last row.
     last: i64,
-    /// The last row when `leaving` began to be written.
-    leaving: i64,
-    /// The last row of which every key is in `slots`.
-    settled: i64,
     /// The last row that was deleted.
     deleted: i64,
 }
@@ -94,33 +195,44 @@ pub(super) struct Recent {
 /// What one transaction did, to be noted when it is durable.
 pub(super) struct Written {
     last: i64,
-    moved: usize,
+    moved: Option<Key>,
     deleted: i64,
+    /// The revision up to which `slots` has everything.
+    pub settled: Revision,
 }
 
 impl Recent {
-    /// Begins with what the table says.
+    /// Begins with what the tables say, which end at the revision `newest`.
     pub fn open(
         keys: RecentKeys,
         connection: &Connection,
+        (settled, newest): (Revision, Revision),
         keeps_rows: bool,
     ) -> Result<Self, Failure> {
-        let fresh = stored(connection)?.into_keys().collect();
+        let changed: Vec<Key> = stored(connection, settled)?.into_keys().collect();
+        let fresh = changed.len();
         let many = keys.lock().many;
         *keys.lock() = Keys {
             many,
-            fresh,
+            fresh: vec![Arc::new(changed)],
             ..Keys::default()
         };
         let numbers = "SELECT ifnull(max(number), 0), ifnull(min(number), 1) - 1 FROM recent";
         let (last, deleted) =
             connection.query_row(numbers, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let settled = Mark {
+            revision: settled,
+            row: deleted,
+        };
         Ok(Self {
             keys,
             keeps_rows,
+            fresh,
+            noted: newest,
+            leaving: Leaving::default(),
+            began: settled,
+            settled,
             last,
-            leaving: deleted,
-            settled: deleted,
             deleted,
         })
     }
@@ -129,15 +241,17 @@ impl Recent {
         &self.keys
     }
 
-    /// Appends the slots of these keys as they are after the batch, and moves some earlier ones on.
+    /// Appends a row with the slots of those keys, as they are after the batch, about which its events do not say
+    /// everything; and moves some earlier ones on.
     pub fn write(
         &mut self,
         connection: &Connection,
         engine: &Engine,
-        changed: &[&Key],
+        changed: usize,
+        unsaid: &[&Key],
     ) -> Result<Written, Failure> {
         let mut last = self.last;
-        let kept = if self.keeps_rows { changed } else { &[] };
+        let kept = if self.keeps_rows { unsaid } else { &[] };
         for keys in kept.chunks(ROW_KEYS) {
             let mut data = Vec::with_capacity(keys.len() * 192);
             for key in keys {
@@ -146,11 +260,15 @@ impl Recent {
                 put(&mut data, &slot.unwrap_or_default());
             }
             last += 1;
-            connection
-                .prepare_cached("INSERT INTO recent (number, sum, data) VALUES (?1, ?2, ?3)")?
-                .execute(params![last, row::checksum(&data), data])?;
+            let sql = "INSERT INTO recent (number, revision, sum, data) VALUES (?1, ?2, ?3, ?4)";
+            connection.prepare_cached(sql)?.execute(params![
+                last,
+                engine.revision().get(),
+                row::checksum(&data),
+                data
+            ])?;
         }
-        let written = self.move_on(connection, engine, false, STEP + 2 * changed.len())?;
+        let written = self.move_on(connection, engine, false, STEP + 2 * changed)?;
         Ok(Written { last, ..written })
     }
 
@@ -163,22 +281,33 @@ impl Recent {
         all: bool,
         most: usize,
     ) -> Result<Written, Failure> {
-        let moving = {
+        if self.leaving.is_empty() {
             let mut keys = self.keys.lock();
-            if keys.leaving.is_empty() && (all || keys.fresh.len() >= keys.many) {
-                keys.leaving = mem::take(&mut keys.fresh).into_iter().collect();
-                self.leaving = self.last;
+            if all || self.fresh >= keys.many {
+                keys.leaving = mem::take(&mut keys.fresh);
+                keys.left = None;
+                self.fresh = 0;
+                self.leaving = Leaving::new(keys.leaving.clone());
+                self.began = Mark {
+                    // The batch at hand is not among them yet.
+                    revision: self.noted,
+                    row: self.last,
+                };
             }
-            let rest = &keys.leaving[keys.left..];
-            rest[..most.min(rest.len())].to_vec()
-        };
-        for key in &moving {
-            let stored = engine.stored(key);
+        }
+        let mut moved = None;
+        let mut slots = Slots::new(connection)?;
+        for key in self.leaving.by_ref().take(most) {
+            let stored = engine.stored(&key);
             let live = stored.as_ref().is_some_and(|slot| slot.lease.is_some());
-            write_slot(connection, key, live, stored.and_then(row::from_slot))?;
+            slots.write(&key, live, stored.and_then(row::from_slot))?;
+            moved = Some(key);
+        }
+        if self.leaving.is_empty() {
+            self.settled = self.began;
         }
         let rows = i64::try_from(most / ROW_KEYS).unwrap_or(i64::MAX);
-        let deleted = self.settled.min(self.deleted.saturating_add(ROWS + rows));
+        let deleted = (self.settled.row).min(self.deleted.saturating_add(ROWS + rows));
         if deleted > self.deleted {
             connection
                 .prepare_cached("DELETE FROM recent WHERE number <= ?1")?
@@ -186,112 +315,123 @@ impl Recent {
         }
         Ok(Written {
             last: self.last,
-            moved: moving.len(),
+            moved,
             deleted,
+            settled: self.settled.revision,
         })
     }
 
     /// The transaction is durable.
-    pub fn committed(&mut self, written: &Written, changed: &[&Key]) {
+    pub fn committed(&mut self, written: Written, changed: &[&Key], revision: Revision) {
         let mut keys = self.keys.lock();
-        keys.left += written.moved;
-        if keys.left == keys.leaving.len() && keys.left > 0 {
+        if self.leaving.is_empty() {
             keys.leaving = Vec::new();
-            keys.left = 0;
-            self.settled = self.leaving;
+            keys.left = None;
+        } else if written.moved.is_some() {
+            keys.left = written.moved;
         }
-        for key in changed {
-            if !keys.fresh.contains(*key) {
-                keys.fresh.insert((*key).clone());
-            }
-        }
+        keys.note(changed);
+        self.fresh += changed.len();
+        self.noted = revision;
         self.deleted = written.deleted;
         self.last = written.last;
     }
 }
 
-/// What the rows say, by key: the bytes of its slot, `None` for one that has nothing to keep.
-pub(super) fn stored(connection: &Connection) -> Result<BTreeMap<Key, Option<Vec<u8>>>, Failure> {
-    let mut select =
-        connection.prepare_cached("SELECT number, sum, data FROM recent ORDER BY number")?;
+/// What events and rows say, by key: its slot, `None` for one that has nothing to keep.
+pub(super) fn stored(
+    connection: &Connection,
+    settled: Revision,
+) -> Result<BTreeMap<Key, Option<StoredSlot>>, Failure> {
+    let mut slots: BTreeMap<Key, (Revision, Option<StoredSlot>)> = BTreeMap::new();
+    history::scan(connection, settled, |event, terms| {
+        if let Some(slot) = row::slot_after(&event, terms) {
+            slots.insert(event.key, (event.revision, Some(slot)));
+        }
+        ControlFlow::Continue(())
+    })?;
+    let mut select = connection
+        .prepare_cached("SELECT number, revision, sum, data FROM recent ORDER BY number")?;
     let mut rows = select.query([])?;
-    let mut slots = BTreeMap::new();
     while let Some(row) = rows.next()? {
-        let number: i64 = row.get(0)?;
-        let damaged = |why| Failure::Row {
-            table: "recent",
-            key: number.to_string(),
-            why,
-        };
-        let data = row.get_ref(2)?.as_blob().unwrap_or_default();
-        if row.get::<_, i64>(1)? != i64::from(row::checksum(data)) {
-            return Err(damaged(Unreadable::Checksum));
+        let revision = Revision::new(row.get(1)?);
+        for (key, slot) in in_row(row.get(0)?, row.get(2)?, row.get_ref(3)?)? {
+            if slots.get(&key).is_none_or(|(newer, _)| *newer <= revision) {
+                slots.insert(key, (revision, slot));
+            }
         }
-        let mut rest = data;
-        while !rest.is_empty() {
-            let key = take(&mut rest).ok_or_else(|| damaged(Unreadable::Fields))?;
-            let slot = take(&mut rest).ok_or_else(|| damaged(Unreadable::Fields))?;
-            let key = key_of("recent", String::from_utf8_lossy(key).into_owned())?;
-            slots.insert(key, (!slot.is_empty()).then(|| slot.to_vec()));
-        }
+    }
+    let slots = slots.into_iter();
+    Ok(slots.map(|(key, (_, slot))| (key, slot)).collect())
+}
+
+/// The slots of a row, by key; `None` for one that has nothing to keep.
+pub(super) fn in_row(
+    number: i64,
+    sum: i64,
+    data: ValueRef<'_>,
+) -> Result<Vec<(Key, Option<StoredSlot>)>, Failure> {
+    let damaged = |why| Failure::Row {
+        table: "recent",
+        key: number.to_string(),
+        why,
+    };
+    let mut rest = data.as_blob().unwrap_or_default();
+    if sum != i64::from(row::checksum(rest)) {
+        return Err(damaged(Unreadable::Checksum));
+    }
+    let mut slots = Vec::new();
+    while !rest.is_empty() {
+        let key = take(&mut rest).ok_or_else(|| damaged(Unreadable::Fields))?;
+        let slot = take(&mut rest).ok_or_else(|| damaged(Unreadable::Fields))?;
+        let key = key_of("recent", String::from_utf8_lossy(key).into_owned())?;
+        let slot = (!slot.is_empty()).then(|| row::to_slot(key.clone(), slot));
+        slots.push((key, slot.transpose().map_err(damaged)?));
     }
     Ok(slots)
 }
 
 /// Brings `slots` up to date, for whoever reads that table alone.
-pub(super) fn settle(connection: &Connection) -> Result<(), Failure> {
-    for (key, data) in stored(connection)? {
-        let slot = data.as_deref().map(|data| row::to_slot(key.clone(), data));
-        let slot = slot.transpose().map_err(|why| Failure::Row {
-            table: "recent",
-            key: key.to_string(),
-            why,
-        })?;
-        let live = slot.is_some_and(|slot| slot.lease.is_some());
-        write_slot(connection, &key, live, data)?;
+pub(super) fn settle(connection: &Connection, settled: Revision) -> Result<(), Failure> {
+    let mut slots = Slots::new(connection)?;
+    for (key, slot) in stored(connection, settled)? {
+        let live = slot.as_ref().is_some_and(|slot| slot.lease.is_some());
+        slots.write(&key, live, slot.and_then(row::from_slot))?;
     }
     connection.execute("DELETE FROM recent", [])?;
     Ok(())
 }
 
-fn write_slot(
-    connection: &Connection,
-    key: &Key,
-    live: bool,
-    data: Option<Vec<u8>>,
-) -> Result<(), Failure> {
-    // Two plain statements: one that did both would copy every page that it touches, in case it must
-    // take back half of what it did.
-    let Some(data) = data else {
-        connection
-            .prepare_cached("DELETE FROM slots WHERE key = ?1")?
-            .execute([key.as_str()])?;
-        return Ok(());
-    };
-    let row = params![key.as_str(), live, data];
-    let updated = connection
-        .prepare_cached("UPDATE slots SET live = ?2, data = ?3 WHERE key = ?1")?
-        .execute(row)?;
-    if updated == 0 {
-        connection
-            .prepare_cached("INSERT INTO slots (key, live, data) VALUES (?1, ?2, ?3)")?
-            .execute(row)?;
+/// The table `slots`, to be written.
+pub(super) struct Slots<'c> {
+    update: CachedStatement<'c>,
+    insert: CachedStatement<'c>,
+    delete: CachedStatement<'c>,
+}
+
+impl<'c> Slots<'c> {
+    pub fn new(connection: &'c Connection) -> Result<Self, Failure> {
+        // Two plain statements: one that did both would copy every page that it touches, in case it must
+        // take back half of what it did.
+        Ok(Self {
+            update: connection
+                .prepare_cached("UPDATE slots SET live = ?2, data = ?3 WHERE key = ?1")?,
+            insert: connection
+                .prepare_cached("INSERT INTO slots (key, live, data) VALUES (?1, ?2, ?3)")?,
+            delete: connection.prepare_cached("DELETE FROM slots WHERE key = ?1")?,
+        })
     }
-    Ok(())
-}
 
-/// Appends a field with its length in front.
-fn put(data: &mut Vec<u8>, field: &[u8]) {
-    let length = u32::try_from(field.len()).unwrap_or(u32::MAX);
-    data.extend(length.to_le_bytes());
-    data.extend(field);
-}
-
-/// Takes a field off the front.
-fn take<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
-    let (length, behind) = rest.split_first_chunk::<4>()?;
-    let length = usize::try_from(u32::from_le_bytes(*length)).ok()?;
-    let (field, behind) = behind.split_at_checked(length)?;
-    *rest = behind;
-    Some(field)
+    /// Writes the slot of a key; without data it has nothing to keep.
+    pub fn write(&mut self, key: &Key, live: bool, data: Option<Vec<u8>>) -> Result<(), Failure> {
+        let Some(data) = data else {
+            self.delete.execute([key.as_str()])?;
+            return Ok(());
+        };
+        let row = params![key.as_str(), live, data];
+        if self.update.execute(row)? == 0 {
+            self.insert.execute(row)?;
+        }
+        Ok(())
+    }
 }

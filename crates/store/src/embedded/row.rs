@@ -1,8 +1,9 @@
-//! How slots and events look as bytes: a version, a checksum, then the fields.
+//! How slots look as bytes: a version, a checksum, then the fields. And how events do: those of a row one after
+//! the other, each with its length in front; the row has one checksum over all of them.
 //!
 //! The mirrors here exist because stored bytes must not change when a wire format does.
 
-use std::sync::Arc;
+use std::{borrow::Cow, mem, sync::Arc};
 
 use lease::{
     Event, EventCause, EventKind, EventLease, Grace, Handoff, HandoffStage, Holder, Key, Labels,
@@ -49,7 +50,7 @@ enum StateRow {
 }
 
 #[derive(Serialize, Deserialize)]
-enum OutageRow {
+pub(super) enum OutageRow {
     FailClosed,
     Hold(Grace),
     Continue(Grace),
@@ -80,31 +81,38 @@ struct HandoffRow {
     from: Option<Token>,
 }
 
+/// An event without its revision, which its place in the row gives.
 #[derive(Serialize, Deserialize)]
-struct EventRow {
-    lease: Option<EventLeaseRow>,
-    cause: Option<EventCause>,
-    detail: Option<Arc<str>>,
+struct EventRow<'a> {
+    at: UnixMillis,
+    /// The word of its kind: stays what it is when kinds are added.
+    kind: &'a str,
+    key: &'a str,
+    #[serde(borrow)]
+    lease: Option<EventLeaseRow<'a>>,
+    cause: Option<Cow<'a, EventCause>>,
+    detail: Option<&'a str>,
+    terms: Option<TermsRow<'a>>,
 }
 
 #[derive(Serialize, Deserialize)]
-struct EventLeaseRow {
+struct EventLeaseRow<'a> {
     id: LeaseId,
-    holder: Holder,
+    #[serde(borrow)]
+    holder: Cow<'a, Holder>,
     token: Token,
     expires_at: UnixMillis,
-    labels: Labels,
+    labels: Cow<'a, Labels>,
 }
 
-/// Stands behind the [`EventRow`] of a lease's end.
 #[derive(Serialize, Deserialize)]
-struct TermsRow {
+struct TermsRow<'a> {
     ttl: Ttl,
     on_outage: OutageRow,
     release_on_death: bool,
     acquired_at: UnixMillis,
     renewed_at: Option<UnixMillis>,
-    stats: Option<Arc<str>>,
+    stats: Option<&'a str>,
 }
 
 /// The bytes of a slot. `None` for one that has nothing to keep.
@@ -145,90 +153,133 @@ pub(super) fn to_slot(key: Key, bytes: &[u8]) -> Result<StoredSlot, Unreadable> 
     })
 }
 
-/// The columns that an event's checksum covers: none. Its seal covers them, and `lease verify` then names
-/// the event that was changed, where a row that cannot be read would hide all others.
-const SEALED: &[&[u8]] = &[];
-
-/// The bytes of an event, beside its columns. `terms` are those of the lease that it ended.
-pub(super) fn from_event(event: &Event, terms: Option<&Terms>) -> Vec<u8> {
-    let terms = terms.map(|terms| TermsRow {
-        ttl: terms.ttl,
-        on_outage: terms.on_outage.into(),
-        release_on_death: terms.release_on_death,
-        acquired_at: terms.acquired_at,
-        renewed_at: terms.renewed_at,
-        stats: terms.stats.clone(),
-    });
+/// Appends the bytes of an event to a row. `terms` are those of the lease that it granted or ended.
+pub(super) fn put_event(data: &mut Vec<u8>, event: &Event, terms: Option<&Terms>) {
     let row = EventRow {
+        at: event.at,
+        kind: event.kind.as_str(),
+        key: event.key.as_str(),
         lease: event.lease.as_ref().map(|lease| EventLeaseRow {
             id: lease.id,
-            holder: lease.holder.clone(),
+            holder: Cow::Borrowed(&lease.holder),
             token: lease.token,
             expires_at: lease.expires_at,
-            labels: lease.labels.clone(),
+            labels: Cow::Borrowed(&lease.labels),
         }),
-        cause: event.cause.clone(),
-        detail: event.detail.clone(),
+        cause: event.cause.as_ref().map(Cow::Borrowed),
+        detail: event.detail.as_deref(),
+        terms: terms.map(|terms| TermsRow {
+            ttl: terms.ttl,
+            on_outage: terms.on_outage.into(),
+            release_on_death: terms.release_on_death,
+            acquired_at: terms.acquired_at,
+            renewed_at: terms.renewed_at,
+            stats: terms.stats.as_deref(),
+        }),
     };
-    match terms {
-        Some(terms) => encode(&(row, terms), SEALED),
-        None => encode(&row, SEALED),
+    let start = data.len();
+    data.extend([0; 4]);
+    *data = postcard::to_extend(&row, mem::take(data)).expect("memory takes every row");
+    let length = u32::try_from(data.len() - start - 4).unwrap_or(u32::MAX);
+    data[start..start + 4].copy_from_slice(&length.to_le_bytes());
+}
+
+/// The events of a row, the first of which has this revision. Those that are not looked at are not decoded.
+pub(super) struct Events<'a> {
+    revision: Revision,
+    rest: &'a [u8],
+}
+
+/// An event that was not decoded yet.
+pub(super) struct Undecoded<'a> {
+    pub revision: Revision,
+    fields: &'a [u8],
+}
+
+impl<'a> Events<'a> {
+    pub fn new(first: Revision, data: &'a [u8]) -> Self {
+        Self {
+            revision: first,
+            rest: data,
+        }
     }
+}
+
+impl<'a> Iterator for Events<'a> {
+    type Item = Result<Undecoded<'a>, Unreadable>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        let revision = self.revision;
+        self.revision = revision.next();
+        let fields = take(&mut self.rest).ok_or(Unreadable::Short);
+        if fields.is_err() {
+            self.rest = &[];
+        }
+        Some(fields.map(|fields| Undecoded { revision, fields }))
+    }
+}
+
+impl Undecoded<'_> {
+    /// The event, and the terms of the lease that it granted or ended, if they are known.
+    pub fn decode(&self) -> Result<(Event, Option<Terms>), Unreadable> {
+        let row: EventRow<'_> =
+            postcard::from_bytes(self.fields).map_err(|_| Unreadable::Fields)?;
+        let event = Event {
+            revision: self.revision,
+            at: row.at,
+            kind: EventKind::parse(row.kind).ok_or(Unreadable::Fields)?,
+            key: row.key.parse().map_err(|_| Unreadable::Fields)?,
+            lease: row.lease.map(|lease| EventLease {
+                id: lease.id,
+                holder: lease.holder.into_owned(),
+                token: lease.token,
+                expires_at: lease.expires_at,
+                labels: lease.labels.into_owned(),
+            }),
+            cause: row.cause.map(Cow::into_owned),
+            detail: row.detail.map(Into::into),
+        };
+        let terms = row.terms.map(|terms| Terms {
+            ttl: terms.ttl,
+            on_outage: terms.on_outage.into(),
+            release_on_death: terms.release_on_death,
+            acquired_at: terms.acquired_at,
+            renewed_at: terms.renewed_at,
+            stats: terms.stats.map(Into::into),
+        });
+        Ok((event, terms))
+    }
+}
+
+/// The slot of an event's key right after it, where the event says all there is to know about it.
+pub(super) fn slot_after(event: &Event, terms: Option<Terms>) -> Option<StoredSlot> {
+    let about = event.lease.as_ref()?;
+    let (lease, ended) = if event.kind.ends_lease() {
+        let ended = Ended {
+            id: about.id,
+            loss: Loss::of(event)?,
+            at: event.at,
+        };
+        (None, Some(ended))
+    } else {
+        let terms = terms.filter(|_| event.kind == EventKind::LeaseAcquired)?;
+        (Some(terms.lease(event, Status::Active)?), None)
+    };
+    Some(StoredSlot {
+        key: event.key.clone(),
+        token: about.token,
+        lease,
+        ended,
+    })
 }
 
 /// The checksum of a record, which has no fields beside its columns.
 pub(super) fn record_sum(key: &Key, value: &str, revision: Revision) -> u32 {
     let revision = revision.get().to_le_bytes();
     sum_of(&[key.as_str().as_bytes(), &revision], value.as_bytes())
-}
-
-/// What the bytes of the event of a lease's end say about it, if they do.
-pub(super) fn to_terms(bytes: &[u8]) -> Result<Option<Terms>, Unreadable> {
-    let fields = fields(bytes, SEALED)?;
-    let (_, rest) =
-        postcard::take_from_bytes::<EventRow>(fields).map_err(|_| Unreadable::Fields)?;
-    if rest.is_empty() {
-        return Ok(None);
-    }
-    let row: TermsRow = postcard::from_bytes(rest).map_err(|_| Unreadable::Fields)?;
-    Ok(Some(Terms {
-        ttl: row.ttl,
-        on_outage: row.on_outage.into(),
-        release_on_death: row.release_on_death,
-        acquired_at: row.acquired_at,
-        renewed_at: row.renewed_at,
-        stats: row.stats,
-    }))
-}
-
-/// An event from its columns and bytes.
-pub(super) fn to_event(
-    revision: Revision,
-    at: UnixMillis,
-    kind: EventKind,
-    key: Key,
-    bytes: &[u8],
-) -> Result<Event, Unreadable> {
-    let EventRow {
-        lease,
-        cause,
-        detail,
-    } = decode(bytes, SEALED)?;
-    Ok(Event {
-        revision,
-        at,
-        kind,
-        key,
-        lease: lease.map(|row| EventLease {
-            id: row.id,
-            holder: row.holder,
-            token: row.token,
-            expires_at: row.expires_at,
-            labels: row.labels,
-        }),
-        cause,
-        detail,
-    })
 }
 
 /// A row: version, checksum over the columns beside it and its fields, fields.
@@ -246,7 +297,7 @@ fn decode<T: DeserializeOwned>(bytes: &[u8], columns: &[&[u8]]) -> Result<T, Unr
 }
 
 /// What stands behind version and checksum.
-fn fields<'a>(bytes: &'a [u8], columns: &[&[u8]]) -> Result<&'a [u8], Unreadable> {
+pub(super) fn fields<'a>(bytes: &'a [u8], columns: &[&[u8]]) -> Result<&'a [u8], Unreadable> {
     let (head, fields) = bytes.split_first_chunk::<HEAD>().ok_or(Unreadable::Short)?;
     if head[0] != VERSION {
         return Err(Unreadable::Version(head[0]));
@@ -255,6 +306,39 @@ fn fields<'a>(bytes: &'a [u8], columns: &[&[u8]]) -> Result<&'a [u8], Unreadable
         return Err(Unreadable::Checksum);
     }
     Ok(fields)
+}
+
+/// Appends a field with its length in front.
+pub(super) fn put(data: &mut Vec<u8>, field: &[u8]) {
+    let length = u32::try_from(field.len()).unwrap_or(u32::MAX);
+    data.extend(length.to_le_bytes());
+    data.extend(field);
+}
+
+/// Takes a field off the front.
+pub(super) fn take<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let (length, behind) = rest.split_first_chunk::<4>()?;
+    let length = usize::try_from(u32::from_le_bytes(*length)).ok()?;
+    let (field, behind) = behind.split_at_checked(length)?;
+    *rest = behind;
+    Some(field)
+}
+
+/// The checksum of a long row, eight bytes at a time: notices a changed byte, which is all it is for.
+pub(super) fn long_checksum(bytes: &[u8]) -> i64 {
+    let mut sum = bytes.len() as u64;
+    let mut add = |word: [u8; 8]| {
+        let word = u64::from_le_bytes(word);
+        sum = (sum.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95);
+    };
+    let (words, rest) = bytes.as_chunks::<8>();
+    for word in words {
+        add(*word);
+    }
+    let mut last = [0; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    add(last);
+    sum.cast_signed()
 }
 
 /// FNV-1a with 32 bits: notices a changed byte in a row, which is all it is for.

@@ -4,31 +4,35 @@
 //! |---|---|---|
 //! | `meta` | one number about the whole store, by name (see [`Meta`]) | as long as the store |
 //! | `slots` | one key: its newest token, and its live lease or how the last one ended | until the key was idle so long that its token is folded into `floor` |
-//! | `recent` | the slots of one batch, newer than `slots` | until `slots` has them, or newer ones |
+//! | `recent` | slots that a batch changed and its events do not say everything about | until `slots` has them, or newer ones |
 //! | `records` | one document | until it is removed |
-//! | `events` | one change, by revision, without gaps from `history_from` on | until the retention deletes it, oldest first |
-//! | `event_keys` | one key in a block of revisions up to `indexed`: which of them are its events | a while longer than its events |
+//! | `events` | some changes of one batch, by the revision of the last, without gaps from `history_from` on | until the retention deletes them, oldest first, and `slots` has what they say |
+//! | `blocks` | the keys of a block of revisions up to `indexed`: which of them are whose events | a while longer than its events |
 //! | `seals` | the digests over the changes `first` to `last`, chained to the seal before | as the events it covers |
 //!
 //! | column | holds |
 //! |---|---|
-//! | `slots.key`, `records.key`, `events.key`, `event_keys.key` | `kind:id` |
+//! | `slots.key`, `records.key` | `kind:id` |
 //! | `slots.live` | 1 while the lease is live, else 0 |
-//! | `slots.data`, `events.data` | version, checksum over fields and columns, and fields, see the module `row` |
-//! | `recent.number`, `recent.sum`, `recent.data` | its place, a checksum, and the keys with the bytes of their slots, each with its length in front |
+//! | `slots.data` | version, checksum over fields and columns, and fields, see the module `row` |
+//! | `recent.number`, `recent.revision`, `recent.sum`, `recent.data` | its place, the revision after its batch, a checksum, and the keys with the bytes of their slots, each with its length in front |
 //! | `records.value`, `records.revision`, `records.sum` | the JSON text, the revision of its last change, and a checksum over all three columns |
 //! | `seals.previous`, `seals.digest`, `seals.marks` | see [`lease::history::Seal`] |
-//! | `event_keys.block`, `event_keys.places` | see the module `index` |
-//! | `events.revision`, `events.at`, `events.kind` | its place, the time in ms since 1970, and the word of its sort |
+//! | `blocks.block`, `blocks.sum`, `blocks.data` | see the module `index` |
+//! | `events.first`, `events.last`, `events.at` | the revisions that the row has, without a gap, and the time of its batch in ms since 1970 |
+//! | `events.sum`, `events.data` | a checksum, and the events, see the module `row` |
+//!
+//! The newest rows of `seals` and `events` also say what the newest revision and the latest time are: `meta` is written
+//! only when another of its numbers changes, or when a batch had no events.
 //!
 //! Beside the database file `leasehold.db` with its `-wal` and `-shm`, the folder holds `lock` (taken by
 //! the one process that may write; its content is that process's id) and `guard` (the newest
 //! revision and token, kept apart from the write-ahead log so that losing the log is noticed).
 
 /// The format of the tables. A store of another format is left alone.
-pub(super) const FORMAT: i64 = 5;
-/// The format before the table `recent`, which is added to it.
-pub(super) const WITHOUT_RECENT: i64 = 4;
+pub(super) const FORMAT: i64 = 6;
+/// The formats that are brought to this one, see the module `upgrade`.
+pub(super) const OLDER: std::ops::RangeInclusive<i64> = 4..=5;
 
 /// The name of the database file.
 pub(super) const DATABASE: &str = "leasehold.db";
@@ -52,27 +56,27 @@ CREATE TABLE records (
   revision INTEGER NOT NULL,
   sum INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
+";
 
+/// Makes the tables that came with this format.
+pub(super) const CREATE_NEW: &str = "
 CREATE TABLE events (
-  revision INTEGER PRIMARY KEY,
+  last INTEGER PRIMARY KEY,
+  first INTEGER NOT NULL,
   at INTEGER NOT NULL,
-  kind TEXT NOT NULL,
-  key TEXT NOT NULL,
+  sum INTEGER NOT NULL,
   data BLOB NOT NULL
 );
 
-CREATE TABLE event_keys (
-  block INTEGER NOT NULL,
-  key TEXT NOT NULL,
-  places BLOB NOT NULL,
-  PRIMARY KEY (block, key)
-) WITHOUT ROWID;
-";
+CREATE TABLE blocks (
+  block INTEGER PRIMARY KEY,
+  sum INTEGER NOT NULL,
+  data BLOB NOT NULL
+);
 
-/// Makes the table of slots that changed lately.
-pub(super) const RECENT: &str = "
 CREATE TABLE recent (
   number INTEGER PRIMARY KEY,
+  revision INTEGER NOT NULL,
   sum INTEGER NOT NULL,
   data BLOB NOT NULL
 );
@@ -98,8 +102,10 @@ pub(super) enum Meta {
     Floor,
     /// The first revision from which on the history has every event.
     HistoryFrom,
-    /// The last revision that the blocks in `event_keys` cover.
+    /// The last revision that `blocks` covers.
     Indexed,
+    /// The revision up to which `slots` has everything.
+    Settled,
     /// When the authority last stopped gracefully; 0 while it runs and after a crash (L14).
     Stopped,
     /// The latest time at which something was written: the authority's time never goes back.
@@ -114,6 +120,7 @@ impl Meta {
             Self::Floor => "floor",
             Self::HistoryFrom => "history_from",
             Self::Indexed => "indexed",
+            Self::Settled => "settled",
             Self::Stopped => "stopped",
             Self::Latest => "latest",
         }

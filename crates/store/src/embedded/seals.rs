@@ -102,13 +102,16 @@ pub(super) fn page(
     connection: &Connection,
     after: Revision,
     limit: usize,
+    known: Revision,
 ) -> Result<SealPage, Failure> {
-    let (from, newest) = range(connection)?;
+    let (from, newest) = range(connection, known)?;
     let mut statement = connection.prepare_cached(
         "SELECT first, last, previous, digest, marks FROM seals WHERE last > ?1
          ORDER BY last LIMIT ?2",
     )?;
-    let mut rows = statement.query(params![after.get(), limit as u64 + 1])?;
+    // A seal may outlive its events for a while.
+    let after = after.get().max(from.get().saturating_sub(1));
+    let mut rows = statement.query(params![after, limit as u64 + 1])?;
     let mut seals = Vec::new();
     while let Some(row) = rows.next()? {
         seals.push(Seal {

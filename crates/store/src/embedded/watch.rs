@@ -34,9 +34,10 @@ impl Source for Embedded {
             limit,
             ..EventQuery::default()
         };
+        let known = self.shared.live.newest();
         let page = self
             .readers()
-            .read(move |connection| history::events(connection, &query))
+            .read(move |connection| history::events(connection, &query, known))
             .await?;
         Ok(Stretch {
             lacks: page.oldest > after.next(),

@@ -31,6 +31,8 @@ pub(super) const BATCH: usize = 1024;
 
 /// How often the others get the processor in vain before a batch goes on without them.
 const QUIET_YIELDS: u32 = 200;
+/// How often others are let run before the writer sleeps because nobody asks.
+const IDLE_YIELDS: u32 = 4;
 
 /// How often the past is tidied up while nothing else happens, in ms.
 const TIDY_MS: u64 = 60_000;
@@ -126,6 +128,13 @@ impl Writer {
         let mut inbox = Vec::with_capacity(BATCH);
         loop {
             if self.returned.is_empty() {
+                // Going to sleep and being woken costs more than a batch does.
+                for _ in 0..IDLE_YIELDS {
+                    if !jobs.is_empty() {
+                        break;
+                    }
+                    std::thread::yield_now();
+                }
                 tokio::select! {
                     biased;
                     taken = jobs.recv_many(&mut inbox, BATCH) => if taken == 0 { return None },
@@ -143,8 +152,11 @@ impl Writer {
 
     /// Those who were answered last often ask again immediately: they are let in, as long as they keep
     /// coming, so that they share this batch's sync instead of waiting for it. Nobody waits for others
-    /// when there were none the last time.
+    /// when there were none the last time, or when there is no disk and nothing to share.
     fn gather(&self, jobs: &mut mpsc::Receiver<Job>, inbox: &mut Vec<Job>) {
+        if self.folder.is_none() {
+            return;
+        }
         let mut quiet = 0;
         while inbox.len() < self.last_batch && quiet < QUIET_YIELDS {
             if let Ok(job) = jobs.try_recv() {

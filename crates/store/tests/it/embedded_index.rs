@@ -67,14 +67,11 @@ async fn the_history_of_a_key_is_whole_whether_indexed_or_not() {
             assert_eq!(history(&store, id).await, expected, "{id}");
         }
     }
-    let indexed = count(
-        dir.path(),
-        "SELECT coalesce(sum(length(places)) / 2, 0) FROM event_keys",
-    );
-    let all = count(dir.path(), "SELECT count(*) FROM events");
+    let blocks = count(dir.path(), "SELECT count(*) FROM blocks");
+    let all = count(dir.path(), "SELECT max(last) FROM events");
     assert!(
-        0 < indexed && indexed < all,
-        "both parts are looked through: {indexed} of {all}"
+        0 < blocks && blocks * 4_096 < all,
+        "both parts are looked through: {blocks} blocks of {all} events"
     );
     let ended = LeaseQuery {
         status: Some(Status::Released),
@@ -111,9 +108,8 @@ async fn blocks_of_deleted_events_leave_the_index() {
         .collect();
     assert_eq!(history(&store, "042").await, of_one);
     store.close().await.unwrap();
-    let entries = count(
-        dir.path(),
-        "SELECT coalesce(sum(length(places)) / 2, 0) FROM event_keys",
-    );
-    assert!(entries <= 4_096, "{entries} entries for 500 events");
+    let blocks = count(dir.path(), "SELECT count(*) FROM blocks");
+    assert!(blocks <= 1, "{blocks} blocks for 500 events");
+    let rows = count(dir.path(), "SELECT sum(last - first + 1) FROM events");
+    assert!(rows < 600, "{rows} events are still there");
 }

@@ -4,14 +4,17 @@
 
 use std::{collections::BTreeSet, path::Path, sync::Arc};
 
-use lease::{Authority, Key, Lease, LeaseQuery, LeaseRef, Status};
+use lease::{Authority, Key, Lease, LeaseQuery, LeaseRef, Renew, Renewal, Renewals, Status, Ttl};
 use leasehold_clock::{Manual, System};
 use leasehold_store::{
-    embedded::{Embedded, OpenError, Options, backup},
+    embedded::{Embedded, History, OpenError, Options, backup},
     migrate::{self, migrate},
 };
 
-use crate::embedded_kit::{ask, crash_image, granted, key, manual, open};
+use crate::{
+    embedded_kit::{ask, crash_image, granted, key, manual, open},
+    seal_kit::sound,
+};
 
 /// So few that keys move on all the time; and so many that it takes some batches to move them.
 const FEW: [usize; 2] = [3, 20];
@@ -106,6 +109,32 @@ async fn crash_at_any_moment(few: usize) {
     assert!(moved > 0, "nothing was ever moved: this tests nothing");
 }
 
+/// The history may forget an event long before the table of slots has what it says.
+#[tokio::test]
+async fn a_forgotten_event_stays_until_its_slot_is_settled() {
+    const HELD: usize = 1_500;
+    let clock = manual();
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options {
+        history: History {
+            max_events: 10,
+            ..History::default()
+        },
+        ..Options::at(dir.path())
+    };
+    let store = Embedded::open(options, Arc::new(clock.clone())).await;
+    let store = store.unwrap();
+    for id in 0..HELD {
+        granted(store.acquire(ask(&id.to_string(), "x")).await.unwrap());
+    }
+    let page = store.events(lease::EventQuery::default()).await.unwrap();
+    assert!(page.oldest.get() > 1_024, "nothing was forgotten");
+    let image = crash_image(dir.path());
+    assert_eq!(count(image.path(), "slots"), 0, "all of it lies apart");
+    let again = open(image.path(), &clock).await.unwrap();
+    assert_eq!(listed(&again).await.len(), HELD);
+}
+
 async fn last_ended(store: &Embedded, key: &Key) -> Option<Lease> {
     let query = LeaseQuery {
         kind: Some(key.kind().to_owned()),
@@ -175,16 +204,33 @@ async fn a_folder_is_moved_after_a_crash_with_what_lies_apart() {
 
 #[tokio::test]
 async fn a_changed_byte_is_noticed_here_too() {
-    for sql in [
-        "UPDATE recent SET sum = sum + 1",
-        "UPDATE recent SET data = substr(data, 1, length(data) - 1)",
-        "UPDATE recent SET data = CAST(replace(data, 'job:one', 'job:onf') AS BLOB)",
+    for (table, sql) in [
+        ("events", "UPDATE events SET sum = sum + 1 WHERE last = 1"),
+        (
+            "events",
+            "UPDATE events SET data = substr(data, 1, length(data) - 1) WHERE last = 1",
+        ),
+        (
+            "events",
+            "UPDATE events SET data = CAST(replace(data, 'job:one', 'job:onf') AS BLOB) WHERE last = 1",
+        ),
+        ("recent", "UPDATE recent SET sum = sum + 1"),
+        (
+            "recent",
+            "UPDATE recent SET data = substr(data, 1, length(data) - 1)",
+        ),
+        (
+            "recent",
+            "UPDATE recent SET data = CAST(replace(data, 'job:one', 'job:onf') AS BLOB)",
+        ),
     ] {
         let clock = manual();
         let dir = tempfile::tempdir().unwrap();
         let store = open(dir.path(), &clock).await.unwrap();
-        granted(store.acquire(ask("one", "x")).await.unwrap());
+        let lease = granted(store.acquire(ask("one", "x")).await.unwrap());
+        lengthen(&store, &lease, 7_000).await;
         let image = crash_image(dir.path());
+        assert_eq!(count(image.path(), table), 1, "{table}");
         let changed = tables(image.path()).execute(sql, []).unwrap();
         assert_eq!(changed, 1, "{sql}");
         let error = open(image.path(), &clock).await.map(drop).unwrap_err();
@@ -192,17 +238,109 @@ async fn a_changed_byte_is_noticed_here_too() {
     }
 }
 
+/// Renews a lease with another ttl, which no event says.
+async fn lengthen(store: &Embedded, lease: &Lease, ttl_ms: u64) {
+    let renewal = Renewal {
+        ttl: Some(Ttl::from_millis(ttl_ms).unwrap()),
+        ..Renewal::of(lease)
+    };
+    let request = Renew {
+        holder: lease.holder.clone(),
+        leases: Renewals::These(vec![renewal]),
+    };
+    let renewed = store.renew(request).await.unwrap();
+    assert!(renewed[0].outcome.is_ok(), "{renewed:?}");
+}
+
+/// What no event says is the newest until an event comes, and no longer.
 #[tokio::test]
-async fn a_store_of_the_format_before_is_taken_over() {
+async fn what_no_event_says_lies_beside_them_in_the_right_order() {
     let clock = manual();
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path(), &clock).await.unwrap();
     let lease = granted(store.acquire(ask("one", "x")).await.unwrap());
+    let restarted = async || {
+        let again = open_with(crash_image(dir.path()).keep().as_path(), &clock, 3).await;
+        again.lease(key("one")).await.unwrap()
+    };
+    for ttl_ms in [70_000, 80_000] {
+        lengthen(&store, &lease, ttl_ms).await;
+        let found = restarted().await.unwrap();
+        assert_eq!(found.ttl.millis(), ttl_ms);
+    }
+    store.release(LeaseRef::from(&lease)).await.unwrap();
+    assert_eq!(restarted().await, None, "released after its renewal");
+    let next = granted(store.acquire(ask("one", "y")).await.unwrap());
+    let found = restarted().await.unwrap();
+    assert_eq!((found.token, found.ttl), (next.token, next.ttl));
+}
+
+/// A folder that a server of the format before was killed in: slots lay apart, and each event was a row.
+#[tokio::test]
+async fn a_store_of_the_format_before_is_taken_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let before = include_bytes!("fixtures/format-5.db");
+    std::fs::write(dir.path().join("leasehold.db"), before).unwrap();
+    taken_over(dir.path()).await;
+}
+
+/// One format earlier every slot was where it belongs.
+#[tokio::test]
+async fn a_store_of_format_4_is_taken_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let before = include_bytes!("fixtures/format-5.db");
+    std::fs::write(dir.path().join("leasehold.db"), before).unwrap();
+    let file = tables(dir.path());
+    let mut select = file
+        .prepare("SELECT data FROM recent ORDER BY number")
+        .unwrap();
+    let rows = select.query_map([], |row| row.get(0)).unwrap();
+    let rows: Vec<Vec<u8>> = rows.map(Result::unwrap).collect();
+    for row in rows {
+        let mut rest = row.as_slice();
+        let mut field = || {
+            let (length, behind) = rest.split_first_chunk::<4>()?;
+            let (field, behind) = behind.split_at(u32::from_le_bytes(*length) as usize);
+            rest = behind;
+            Some(field)
+        };
+        while let (Some(key), Some(data)) = (field(), field()) {
+            let key = str::from_utf8(key).unwrap();
+            let sql = "INSERT OR REPLACE INTO slots (key, live, data) VALUES (?1,
+                (SELECT kind = 'lease_acquired' FROM events WHERE key = ?1 AND kind LIKE 'lease%' ORDER BY revision DESC), ?2)";
+            file.execute(sql, rusqlite::params![key, data]).unwrap();
+        }
+    }
+    let format_4 = "DROP TABLE recent; PRAGMA user_version = 4;";
+    file.execute_batch(format_4).unwrap();
+    drop(select);
+    taken_over(dir.path()).await;
+}
+
+/// What the fixture has is there, and the store goes on.
+async fn taken_over(dir: &Path) {
+    let clock = Manual::new(lease::UnixMillis::new(1_794_982_784_000));
+    let copied = {
+        let to = tempfile::tempdir().unwrap();
+        backup(dir, &to.path().join("copy")).unwrap()
+    };
+    assert_eq!((copied.leases, copied.events), (3, 21));
+    let store = open(dir, &clock).await.unwrap();
+    sound(&store).await;
+    let of_jobs = |leases: Vec<Lease>| -> Vec<Lease> {
+        let jobs = leases.into_iter();
+        jobs.filter(|lease| lease.key.kind() == "job").collect()
+    };
+    let held = of_jobs(listed(&store).await);
+    assert_eq!(held.len(), 1);
+    assert_eq!(held[0].key, key("three"));
+    assert_eq!(held[0].labels.get("site"), Some("north"));
+    let ended = last_ended(&store, &key("one")).await.unwrap();
+    assert_eq!(ended.ttl.millis(), 60_000, "its terms are still known");
+    let next = granted(store.acquire(ask("one", "x")).await.unwrap());
+    assert!(next.token > ended.token, "L3");
+    sound(&store).await;
     store.close().await.unwrap();
-    let earlier = "DROP TABLE recent; PRAGMA user_version = 4;";
-    tables(dir.path()).execute_batch(earlier).unwrap();
-    let store = open(dir.path(), &clock).await.unwrap();
-    assert_eq!(listed(&store).await[0].token, lease.token);
-    granted(store.acquire(ask("two", "x")).await.unwrap());
-    assert_eq!(listed(&store).await.len(), 2);
+    let store = open(dir, &clock).await.unwrap();
+    assert_eq!(of_jobs(listed(&store).await).len(), 2);
 }

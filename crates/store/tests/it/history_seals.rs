@@ -30,39 +30,43 @@ async fn tampering_with_the_file_of_the_embedded_store_shows() {
     sound(&store).await;
     let at = revisions(&store).await;
     let (first, middle, last) = (at[0], at[9], *at.last().unwrap());
+    // One of four keys is taken and given back at a time.
+    let earlier = at[9 - 8];
     let next = middle.next();
     let beyond = last.next();
     let tampering: [Tampering<'_>; 9] = [
         (
-            "changed",
-            format!("UPDATE events SET at = at + 1 WHERE revision = {middle}"),
+            "earlier contents of the same key",
+            format!(
+                "UPDATE events SET (sum, data) = (SELECT sum, data FROM events WHERE last = {earlier}) WHERE last = {middle}"
+            ),
             middle,
             What::Changed,
         ),
         (
             "another's contents",
             format!(
-                "UPDATE events SET data = (SELECT data FROM events WHERE revision = {next}) WHERE revision = {middle}"
+                "UPDATE events SET (sum, data) = (SELECT sum, data FROM events WHERE last = {next}) WHERE last = {middle}"
             ),
             middle,
             What::Changed,
         ),
         (
             "removed",
-            format!("DELETE FROM events WHERE revision = {middle}"),
+            format!("DELETE FROM events WHERE last = {middle}"),
             middle,
             What::Missing,
         ),
         (
             "the first removed",
-            format!("DELETE FROM events WHERE revision = {first}"),
+            format!("DELETE FROM events WHERE last = {first}"),
             first,
             What::Missing,
         ),
         (
             "swapped",
             format!(
-                "UPDATE events SET revision = -1 WHERE revision = {middle}; UPDATE events SET revision = {middle} WHERE revision = {next}; UPDATE events SET revision = {next} WHERE revision = -1"
+                "UPDATE events SET last = -1 WHERE last = {middle}; UPDATE events SET last = {middle}, first = {middle} WHERE last = {next}; UPDATE events SET last = {next}, first = {next} WHERE last = -1"
             ),
             middle,
             What::Changed,
@@ -70,7 +74,7 @@ async fn tampering_with_the_file_of_the_embedded_store_shows() {
         (
             "inserted",
             format!(
-                "INSERT INTO events SELECT {beyond}, at, kind, key, data FROM events WHERE revision = {middle}"
+                "INSERT INTO events SELECT {beyond}, {beyond}, at, sum, data FROM events WHERE last = {middle}"
             ),
             beyond,
             What::Inserted,
@@ -78,7 +82,7 @@ async fn tampering_with_the_file_of_the_embedded_store_shows() {
         (
             "cut off with its seals",
             format!(
-                "DELETE FROM events WHERE revision >= {middle}; DELETE FROM seals WHERE last >= {middle}"
+                "DELETE FROM events WHERE last >= {middle}; DELETE FROM seals WHERE last >= {middle}"
             ),
             middle,
             What::Missing,
@@ -108,7 +112,7 @@ async fn tampering_with_the_file_of_the_embedded_store_shows() {
     let image = crash_image(dir.path());
     let store = open(image.path(), &manual()).await.unwrap();
     let file = rusqlite::Connection::open(image.path().join("leasehold.db")).unwrap();
-    let spoil = format!("UPDATE events SET data = zeroblob(20) WHERE revision = {middle}");
+    let spoil = format!("UPDATE events SET data = zeroblob(20) WHERE last = {middle}");
     file.execute_batch(&spoil).unwrap();
     assert!(matches!(broken(&store, None).await.1, What::Unreadable(_)));
 }
@@ -121,15 +125,14 @@ async fn one_key_is_checked_on_its_own() {
     let at = revisions(&store).await;
     let file = rusqlite::Connection::open(dir.path().join("leasehold.db")).unwrap();
     let revision = at[9];
-    let key: String = file
-        .query_row(
-            "SELECT key FROM events WHERE revision = ?1",
-            [revision.get()],
-            |row| row.get(0),
-        )
-        .unwrap();
+    let query = lease::EventQuery {
+        after: Revision::new(revision.get() - 1),
+        limit: 1,
+        ..lease::EventQuery::default()
+    };
+    let key = store.events(query).await.unwrap().events[0].key.to_string();
     let other = if key == "job:k0" { "job:k1" } else { "job:k0" };
-    file.execute("DELETE FROM events WHERE revision = ?1", [revision.get()])
+    file.execute("DELETE FROM events WHERE last = ?1", [revision.get()])
         .unwrap();
     assert_eq!(broken(&store, Some(&key)).await, (revision, What::Missing));
     assert_eq!(
