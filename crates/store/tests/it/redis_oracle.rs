@@ -143,8 +143,8 @@ async fn l3_a_forgotten_key_never_sees_a_smaller_token_on_redis() {
 const MUTANTS: &[Mutant] = &[
     (
         "the last token of a key is ignored, fast path",
-        "    last = last + 1\n    if last < now then last = now end",
-        "    last = now",
+        "      last = last + 1\n      if last < now then last = now end",
+        "      last = now",
         By::Oracle,
     ),
     (
@@ -158,6 +158,12 @@ const MUTANTS: &[Mutant] = &[
         "if least > last then last = least end",
         "",
         By::Floor,
+    ),
+    (
+        "a release is accepted 1 ms late, fast path",
+        "if now < lapses and there == (",
+        "if now <= lapses and there == (",
+        By::Oracle,
     ),
     (
         "the last token of a key is ignored",
