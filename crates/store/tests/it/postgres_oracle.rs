@@ -307,6 +307,12 @@ const MUTANTS: &[Mutant] = &[
         By::Oracle,
     ),
     (
+        "a lone release is accepted 1 ms late",
+        "AND expires_ms + withheld_ms > n\n        RETURNING",
+        "AND expires_ms + withheld_ms >= n\n        RETURNING",
+        By::Oracle,
+    ),
+    (
         "a release needs no token, fast path",
         "AND token = held AND runner_id = name",
         "AND runner_id = name",

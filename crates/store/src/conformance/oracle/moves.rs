@@ -356,6 +356,35 @@ fn late_renewal(holder: u8) -> Vec<Move> {
     moves
 }
 
+/// A lease is given back at the moment at which it lapses: that is an expiry.
+fn late_release(holder: u8) -> Vec<Move> {
+    let mut moves = clear();
+    moves.extend([
+        Move::Acquire(plain_ask(0, holder, 0)),
+        Move::Lapse(1),
+        Move::Release {
+            lease: NEWEST,
+            stranger: None,
+        },
+    ]);
+    moves
+}
+
+/// A transaction expects a record not to be there that another has just put.
+fn wrong_expectation(record: u8) -> Vec<Move> {
+    let put = |expect| Move::Commit {
+        expect,
+        writes: vec![(record, true)],
+        acquire: None,
+        release: Vec::new(),
+    };
+    vec![
+        put(Vec::new()),
+        put(vec![(record, Expectation::Absent)]),
+        put(vec![(record, Expectation::Current)]),
+    ]
+}
+
 /// A sequence of moves, with scenes among them that chance alone would seldom play.
 pub(super) fn moves(longest: usize) -> impl Strategy<Value = Vec<Move>> {
     let part = prop_oneof![
@@ -365,6 +394,8 @@ pub(super) fn moves(longest: usize) -> impl Strategy<Value = Vec<Move>> {
         1 => (0..3_u8).prop_map(lapsed_beside_a_limit),
         1 => (0..3_u8).prop_map(death),
         1 => (0..3_u8).prop_map(late_renewal),
+        1 => (0..3_u8).prop_map(late_release),
+        1 => (0..RECORDS).prop_map(wrong_expectation),
         1 => (0..3_u8).prop_map(repeated_request),
     ];
     vec(part, 1..=longest).prop_map(move |parts| {
