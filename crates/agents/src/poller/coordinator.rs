@@ -347,7 +347,8 @@ impl Coordinator {
                 state,
                 acquired_at: Some(lease.acquired_at),
                 last_renewed_at: lease.renewed_at,
-                uncertain_since: owned.uncertain_since,
+                // Whoever asks may know it before the log does.
+                uncertain_since: (!certain).then(|| owned.uncertain(self.shared.clock.unix())),
                 token: Some(lease.token),
             }
         });
@@ -671,7 +672,7 @@ impl Shared {
     fn note_uncertain(&self, target: &str, token: Token, since: Option<lease::UnixMillis>) {
         self.table.with(target, |owned| {
             if owned.guard.token() == token {
-                owned.uncertain_since = since;
+                owned.uncertain_since = since.map(|now| owned.uncertain(now));
             }
         });
     }

@@ -28,6 +28,13 @@ pub(super) struct Owned {
     pub logged_renewal: Option<UnixMillis>,
 }
 
+impl Owned {
+    /// Since when it is uncertain: since now, unless it was already.
+    pub fn uncertain(&mut self, now: UnixMillis) -> UnixMillis {
+        *self.uncertain_since.get_or_insert(now)
+    }
+}
+
 #[derive(Default)]
 struct Inner {
     owned: BTreeMap<String, Owned>,
@@ -246,6 +253,11 @@ impl PollPermit {
     /// The target.
     pub fn target(&self) -> &str {
         &self.target
+    }
+
+    /// Until when the ownership is trusted: the poll must have ended by then.
+    pub fn deadline(&self) -> BootMillis {
+        self.deadline
     }
 
     /// How long the ownership is trusted if no renewal succeeds from here on: the poll must have

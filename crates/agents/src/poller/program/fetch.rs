@@ -12,6 +12,8 @@ use hyper_util::{
 };
 use leasehold_client::Trust;
 
+use super::gate::{Gate, Gated};
+
 /// The header that carries the token, so that whoever is polled can refuse a late owner.
 pub const FENCE: &str = "x-leasehold-fence";
 /// The header that names what the token belongs to.
@@ -22,10 +24,10 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 /// Idle connections are closed before most servers do it, which would race with a request.
 const IDLE_LIMIT: Duration = Duration::from_secs(20);
 
-pub(super) type HttpClient = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
+pub(super) type HttpClient = Client<Gated<HttpsConnector<HttpConnector>>, Full<Bytes>>;
 
-/// A client for HTTP and HTTPS, with the machine's certificates.
-pub(super) fn client() -> Result<HttpClient, String> {
+/// A client for HTTP and HTTPS, with the machine's certificates, that sends nothing while the gate is shut.
+pub(super) fn client(gate: &Gate) -> Result<HttpClient, String> {
     let connector = Trust::Machine
         .connector(CONNECT_LIMIT)
         .map_err(|error| error.to_string())?;
@@ -34,7 +36,10 @@ pub(super) fn client() -> Result<HttpClient, String> {
         .pool_timer(TokioTimer::new())
         // A request that fails on a pooled connection is not sent a second time behind our back.
         .retry_canceled_requests(false)
-        .build(connector))
+        .build(Gated {
+            inner: connector,
+            gate: gate.clone(),
+        }))
 }
 
 /// What makes the next request of a target conditional.

@@ -1,6 +1,7 @@
 //! A complete polling program: HTTP(S) polls of owned targets at their intervals, results to sinks.
 
 mod fetch;
+mod gate;
 mod listen;
 mod metrics;
 mod pace;
@@ -16,6 +17,7 @@ use lease::{Authority, Clock};
 use tokio::{sync::Semaphore, task::JoinSet};
 
 use super::{Coordinator, LeaseState, Targets};
+use gate::Gate;
 use metrics::Metrics;
 use sink::Sink;
 
@@ -52,6 +54,7 @@ struct Program {
     coordinator: Coordinator,
     clock: Arc<dyn Clock>,
     client: fetch::HttpClient,
+    gate: Gate,
     headers: http::HeaderMap,
     sinks: Vec<Sink>,
     slots: Semaphore,
@@ -67,7 +70,8 @@ pub async fn run(
     stop: impl Future<Output = ()>,
 ) -> Result<(), Error> {
     let options = settings.check()?;
-    let client = fetch::client().map_err(Error::Config)?;
+    let gate = Gate::new(clock.clone());
+    let client = fetch::client(&gate).map_err(Error::Config)?;
     let headers = fetch::headers(&settings.headers).map_err(Error::Config)?;
     let mut sinks = Vec::new();
     for sink in &settings.sinks {
@@ -89,6 +93,7 @@ pub async fn run(
         coordinator,
         clock,
         client,
+        gate,
         headers,
         sinks,
     });

@@ -18,8 +18,9 @@ use crate::poller::{PollPermit, Target};
 
 /// How soon a poll is tried again that could not start: ownership was uncertain, or just changing.
 const NOT_NOW: Duration = Duration::from_millis(50);
-/// The part of the time to the deadline that a poll may use: the rest is for its result.
-const POLL_SHARE: f64 = 0.8;
+/// The part of the time to the deadline that a poll may use, and of the rest its result: nothing reaches the
+/// deadline by itself.
+const SHARE: f64 = 0.8;
 
 /// Polls at the target's interval. Ends when the target is no longer owned here.
 pub(super) async fn poll_while_owned(program: &Program, id: &str) {
@@ -77,6 +78,7 @@ impl Program {
         validators: &mut Validators,
         pace: &mut Pace,
     ) -> bool {
+        let _pass = self.gate.enter(permit.deadline());
         let began = self.clock.boot();
         let at = self.clock.unix();
         let poll = Poll {
@@ -87,7 +89,7 @@ impl Program {
             probe,
             max_body_bytes: self.settings.max_body_bytes,
         };
-        let limit = self.timeout().min(permit.left().mul_f64(POLL_SHARE));
+        let limit = self.timeout().min(permit.left().mul_f64(SHARE));
         let mut broken_off = false;
         let outcome = tokio::select! {
             outcome = tokio::time::timeout(limit, poll.send(&self.client, validators)) => {
@@ -143,7 +145,7 @@ impl Program {
             return;
         }
         let deliveries = self.sinks.iter().map(|sink| async move {
-            let limit = permit.left();
+            let limit = permit.left().mul_f64(SHARE);
             let delivered = async {
                 tokio::select! {
                     delivered = tokio::time::timeout(limit, sink.deliver(report, limit)) => delivered,
