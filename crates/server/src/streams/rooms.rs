@@ -1,6 +1,6 @@
 //! Subscribers with the same filter share one watch: a change is filtered and serialised once, and its text is
-//! sent to all of them. To the store they are one watcher. A subscriber begins with a watch of its
-//! own, and listens to the room from the first change at which it is no longer behind.
+//! sent to all of them. To the store they are one watcher. The first subscriber opens the room and listens to it; a
+//! later one begins with a watch of its own, and listens from the first change at which it is no longer behind.
 //!
 //! Only watches of many keys are shared; a watcher of one key or one holder is usually the only one.
 
@@ -133,16 +133,16 @@ impl Rooms {
         })
     }
 
-    /// A seat in the room for this; the first one opens it.
+    /// A seat in the room for this. The first one opens it, and may listen from now on.
     pub(super) async fn seat(
         &self,
         app: &App,
         caller: &Caller,
         watching: &Watching,
         wanted: &Wanted,
-    ) -> Result<Seat, Reject> {
+    ) -> Result<(Seat, Option<Pieces>), Reject> {
         if let Some(seat) = self.find(&mut self.lock(), wanted) {
-            return Ok(seat);
+            return Ok((seat, None));
         }
         let watching = Watching {
             from: None,
@@ -151,9 +151,10 @@ impl Rooms {
         let watcher = Watcher::open(app, caller.clone(), watching).await?;
         let mut rooms = self.lock();
         if let Some(seat) = self.find(&mut rooms, wanted) {
-            return Ok(seat);
+            return Ok((seat, None));
         }
         let room = Room::new();
+        let pieces = room.lock().listen();
         let seats = 1;
         let entry = Entry {
             room: room.clone(),
@@ -162,11 +163,12 @@ impl Rooms {
         rooms.insert(wanted.clone(), entry);
         drop(rooms);
         readers::spawn(pass_on(room.clone(), watcher, wanted.format));
-        Ok(Seat {
+        let seat = Seat {
             rooms: self.clone(),
             wanted: wanted.clone(),
             room,
-        })
+        };
+        Ok((seat, pieces))
     }
 }
 
@@ -176,7 +178,7 @@ impl Seat {
     pub fn listen_after(&self, seen: Revision) -> Option<Pieces> {
         let state = self.room.lock();
         state.position.filter(|position| *position <= seen)?;
-        state.pieces.as_ref().map(broadcast::Sender::subscribe)
+        state.listen()
     }
 }
 
@@ -192,6 +194,13 @@ impl Drop for Seat {
                 self.room.left.cancel();
             }
         }
+    }
+}
+
+impl State {
+    /// What comes from now on, unless the watch is over.
+    fn listen(&self) -> Option<Pieces> {
+        self.pieces.as_ref().map(broadcast::Sender::subscribe)
     }
 }
 

@@ -87,16 +87,23 @@ struct Subscriber {
 struct Gone;
 
 impl Subscriber {
-    /// Begins with a watch of its own, exactly where it wants to, and takes a seat among those who want the same.
+    /// Takes a seat among those who want the same, and begins exactly where it wants to: with a watch of its own, or
+    /// with the shared one if that is opened for it now.
     async fn open(mut self) -> Result<(Self, Source), Reject> {
         self.watching.tenant = self.caller.tenant_of(self.watching.tenant.take())?;
         let from = self.watching.from.take();
-        let source = self.own(from).await?;
-        let rooms = &self.app.parts().rooms;
+        let mut opened = None;
         if let Some(wanted) = Wanted::of(&self.caller, &self.watching, self.format) {
+            let rooms = &self.app.parts().rooms;
             let seat = rooms.seat(&self.app, &self.caller, &self.watching, &wanted);
-            self.seat = Some(seat.await?);
+            let (seat, pieces) = seat.await?;
+            self.seat = Some(seat);
+            opened = pieces.filter(|_| from.is_none());
         }
+        let source = match opened {
+            Some(pieces) => Source::Shared(pieces),
+            None => self.own(from).await?,
+        };
         Ok((self, source))
     }
 
