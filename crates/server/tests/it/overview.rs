@@ -136,7 +136,9 @@ async fn leases_are_searched_sorted_and_counted() {
         (ids(&bound), &bound["total"]),
         (vec!["delta".to_owned()], &json!(1))
     );
-    for wrong in ["sort=x", "status=x", "limit=0", "page=1"] {
+    for wrong in [
+        "sort=x", "sort=", "status=x", "status=", "limit=0", "page=1",
+    ] {
         let path = format!("{search}?{wrong}");
         assert_eq!(server.call(READER, "GET", &path, Value::Null).await.0, 400);
     }

@@ -5,6 +5,7 @@ mod limits;
 mod schema;
 mod stage;
 
+use leasehold_api::sessions::{HLS, STREAM_FILES};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -13,6 +14,15 @@ use crate::support::{ADMIN, POWERLESS, READER, start};
 #[test]
 fn the_specification_changes_only_on_purpose() {
     insta::assert_json_snapshot!("openapi", leasehold_server::openapi());
+}
+
+#[test]
+fn every_file_of_a_stream_has_a_documented_media_type() {
+    let api = serde_json::to_value(leasehold_server::openapi()).unwrap();
+    let content = &api["paths"][HLS]["get"]["responses"]["200"]["content"];
+    for (extension, media, _) in STREAM_FILES {
+        assert!(content[media].is_object(), "{extension}: {media}");
+    }
 }
 
 #[tokio::test]

@@ -458,7 +458,7 @@ enum Which {
 impl Which {
     fn parse(word: Option<&str>) -> Result<Self, Reject> {
         Ok(match word {
-            None | Some("") => Self::Any,
+            None => Self::Any,
             Some("active") => Self::Active,
             Some("pending") => Self::Pending,
             Some("jeopardy") => Self::Jeopardy,

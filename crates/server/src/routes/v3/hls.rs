@@ -14,6 +14,7 @@ use leasehold_api::{
     Code,
     sessions::{HLS, stream_file},
 };
+use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{Shared, heartbeat, sessions};
@@ -26,11 +27,19 @@ pub(super) fn router() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(file))
 }
 
+/// A playlist or a segment.
+#[derive(ToSchema)]
+#[schema(value_type = String, format = Binary)]
+#[expect(dead_code, reason = "describes bytes in the specification")]
+struct StreamFile(Vec<u8>);
+
 /// The session's playlist (`index.m3u8`) or one of its segments. Fetching the playlist counts as a
 /// heartbeat: a phone that suspends timers still plays.
 #[utoipa::path(get, path = HLS, tag = "sessions", security(("bearer" = ["v3:read"])),
     params(("session_id" = String, Path), ("file" = String, Path)),
-    responses((status = 200, body = Vec<u8>, content_type = "application/octet-stream"),
+    responses((status = 200, description = "The file", content(
+            (StreamFile = "application/vnd.apple.mpegurl"), (StreamFile = "video/mp2t"),
+            (StreamFile = "video/mp4"), (StreamFile = "text/vtt"))),
         (status = 404, description = "No such session or file"),
         (status = 410, description = "The session is over")))]
 async fn file(
