@@ -259,6 +259,10 @@ fn runtime(is_server: bool) -> Result<tokio::runtime::Runtime, Failure> {
         builder.worker_threads(2);
         builder
     };
+    if is_server {
+        // Others may be about to give it something to do, which then takes no wake-up.
+        builder.on_thread_park(std::thread::yield_now);
+    }
     let built = builder.enable_all().build();
     built.map_err(|error| Failure::new(Exit::Failed, format!("cannot start: {error}")))
 }

@@ -41,16 +41,19 @@ const MAX_REQUEST_ID_BYTES: usize = 128;
 #[derive(Clone, Default)]
 pub(crate) struct KnownAs(pub Arc<OnceLock<Caller>>);
 
-/// Methods that are counted under their own name. Whatever else somebody makes up is one of many.
-const METHODS: [Method; 7] = [
-    Method::GET,
-    Method::HEAD,
-    Method::POST,
-    Method::PUT,
-    Method::PATCH,
-    Method::DELETE,
-    Method::OPTIONS,
-];
+/// The word that a method is counted under. Whatever else somebody makes up is one of many.
+fn counted_as(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "GET",
+        Method::HEAD => "HEAD",
+        Method::POST => "POST",
+        Method::PUT => "PUT",
+        Method::PATCH => "PATCH",
+        Method::DELETE => "DELETE",
+        Method::OPTIONS => "OPTIONS",
+        _ => "OTHER",
+    }
+}
 
 pub(crate) async fn frame(
     State(app): State<App>,
@@ -88,14 +91,9 @@ pub(crate) async fn frame(
         response.headers_mut().insert(REQUEST_ID, value);
     }
     let status = response.status().as_u16();
-    let word = if METHODS.contains(&method) {
-        method.as_str()
-    } else {
-        "OTHER"
-    };
-    app.metrics().request(word, &route, status, began.elapsed());
     let credential = known.0.get().map_or("-", |caller| &*caller.token_id);
-    let took_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
+    let took = began.elapsed();
+    let took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
     // A 503 is for the caller to repeat; what is behind it is logged once, where it is noticed.
     if status >= 500 && status != 503 {
         tracing::warn!(request_id = %id, %method, route, status, took_us, credential, client = %origin.client, "request failed");
@@ -104,6 +102,8 @@ pub(crate) async fn frame(
     } else {
         tracing::debug!(request_id = %id, %method, route, status, took_us, credential, client = %origin.client, "request");
     }
+    let word = counted_as(&method);
+    app.metrics().request(word, route, status, took);
     response
 }
 

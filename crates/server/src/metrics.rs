@@ -19,7 +19,7 @@ const SECONDS: [f64; 14] = [
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
 struct Request {
-    method: String,
+    method: &'static str,
     route: String,
     status: u16,
 }
@@ -192,19 +192,17 @@ impl Metrics {
             .observe(took.as_secs_f64());
     }
 
-    pub(crate) fn request(&self, method: &str, route: &str, status: u16, took: Duration) {
+    pub(crate) fn request(&self, method: &'static str, route: String, status: u16, took: Duration) {
+        let labels = RouteLabels { route };
         self.request_seconds
-            .get_or_create(&RouteLabels {
-                route: route.to_owned(),
-            })
+            .get_or_create(&labels)
             .observe(took.as_secs_f64());
-        self.requests
-            .get_or_create(&Request {
-                method: method.to_owned(),
-                route: route.to_owned(),
-                status,
-            })
-            .inc();
+        let labels = Request {
+            method,
+            route: labels.route,
+            status,
+        };
+        self.requests.get_or_create(&labels).inc();
     }
 
     pub(crate) fn event(&self, event: &lease::Event) {
@@ -303,7 +301,7 @@ impl Metrics {
         crate::routes::v3::example(&it);
         let took = Duration::from_millis(1);
         it.operation("acquire", "granted", took);
-        it.request("GET", "/healthz", 200, took);
+        it.request("GET", "/healthz".to_owned(), 200, took);
         it.counted("job", 1);
         it.unowned(&BTreeMap::new());
         it.runners(&BTreeMap::new());

@@ -7,7 +7,7 @@ use axum_server::{Handle, accept::NoDelayAcceptor, tls_rustls::RustlsAcceptor};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioTimer;
 use lease::{Authority, Clock};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::{Layer as _, util::MapRequestLayer};
 use utoipa_axum::router::OpenApiRouter;
@@ -36,11 +36,27 @@ const WATCH_FIRST: Duration = Duration::from_secs(1);
 /// How long a caller may take to send the head of a request, or stay silent between two requests.
 const MAX_HEADER_TIME: Duration = Duration::from_secs(60);
 
+/// How many callers may connect at the same moment. The kernel drops the first packet of any more, and they try
+/// again a second later.
+const BACKLOG: u32 = 4096;
+
 /// How often expired credentials are looked for, for the sake of open streams.
 const EXPIRIES_EVERY: Duration = Duration::from_millis(500);
 /// How long an HTTP/2 connection may be silent before it is asked whether it is there, and how long it
 /// has to answer.
 const HTTP2_KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(20), Duration::from_secs(10));
+
+fn listener(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() {
+        TcpSocket::new_v4()
+    } else {
+        TcpSocket::new_v6()
+    }?;
+    // A server that is started again gets its address although old connections linger.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
 
 /// Why a server could not be started or failed.
 #[derive(Debug, thiserror::Error)]
@@ -143,7 +159,7 @@ impl Builder {
             address: options.listen,
             source,
         };
-        let listener = TcpListener::bind(options.listen).await.map_err(listen)?;
+        let listener = listener(options.listen).map_err(listen)?;
         let local_addr = listener.local_addr().map_err(listen)?;
         let prepared = options
             .amqp

@@ -2,21 +2,21 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName, header};
 use ipnet::IpNet;
 use leasehold_api::stream::OWN_ADDRESS;
 
 use crate::GuardOptions;
 
 /// The header that proxies extend.
-const FORWARDED_FOR: &str = "x-forwarded-for";
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 /// What a proxy leaves behind in a request.
-const PROXY_HEADERS: [&str; 5] = [
+static PROXY_HEADERS: [HeaderName; 5] = [
     FORWARDED_FOR,
-    "forwarded",
-    "via",
-    "x-real-ip",
-    "x-forwarded-proto",
+    header::FORWARDED,
+    header::VIA,
+    HeaderName::from_static("x-real-ip"),
+    HeaderName::from_static("x-forwarded-proto"),
 ];
 
 /// Where a request came from.
@@ -97,7 +97,7 @@ impl Networks {
     /// walked from the right, trusted hops are skipped, and the first other one is the client.
     pub fn origin(&self, peer: IpAddr, headers: &HeaderMap) -> Origin {
         let peer = peer.to_canonical();
-        let proxied = PROXY_HEADERS.iter().any(|name| headers.contains_key(*name));
+        let proxied = PROXY_HEADERS.iter().any(|name| headers.contains_key(name));
         let trusted = self.trusts(peer);
         let behind = if trusted {
             self.behind(headers)

@@ -2,8 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
+use leasehold_server::Server;
 use leasehold_testkit::wait;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -12,7 +13,7 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::support::{LONG, READER, Running, WRITER, options, start, start_with};
+use crate::support::{LONG, READER, Running, WRITER, clock, memory, options, start, start_with};
 
 async fn raw(server: &Running, text: &str) -> TcpStream {
     let mut stream = TcpStream::connect(server.address).await.unwrap();
@@ -50,6 +51,26 @@ async fn events(server: &Running) -> reqwest::Response {
     server
         .send(READER, Method::GET, "/api/v1/events/stream", None)
         .await
+}
+
+#[tokio::test]
+async fn hundreds_may_connect_at_the_same_moment() {
+    let clock = clock();
+    // Nothing is accepted, as at a moment at which the server is busy.
+    let server = Server::builder()
+        .options(options())
+        .authority(memory(&clock))
+        .clock(Arc::new(clock))
+        .bind()
+        .await
+        .unwrap();
+    let mut connected = Vec::new();
+    for number in 0..300 {
+        let connecting = TcpStream::connect(server.local_addr());
+        let outcome = tokio::time::timeout(LONG, connecting).await;
+        let outcome = outcome.unwrap_or_else(|_| panic!("the one after {number} waits"));
+        connected.push(outcome.unwrap());
+    }
 }
 
 #[tokio::test]
