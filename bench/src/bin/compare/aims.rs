@@ -2,21 +2,44 @@
 
 use comfy_table::Table;
 
-use crate::results::{Results, markdown_table};
+use crate::{
+    results::{Results, markdown_table},
+    work::w3,
+};
 
 /// An aim, and what became of it.
 pub struct Judged {
     work: &'static str,
     aim: String,
     measured: String,
+    /// What the machine itself allows, as far as it was measured in the same run.
+    limit: String,
     verdict: &'static str,
 }
 
+/// What no program could do better on this machine, from what was measured beside it.
+#[derive(Clone, Copy)]
+enum Limit {
+    /// Unknown.
+    None,
+    /// The same round trips on the same connections, with nothing behind them.
+    Echo,
+    /// The same bodies through the bare stack, and then two syncs, which each client has to wait for.
+    StackAndSyncs,
+    /// As above, with the bare echo instead of the stack.
+    EchoAndSyncs,
+    /// Every key is held for a while, and a sync lies between one holder and the next.
+    HeldAndSync,
+}
+
+const MISSED: &str = "MISSED";
 const RATE: &str = "operations_per_second";
 const PEER_DURABLE: &str = "Redis, AOF always";
 const HTTP: &str = "Leasehold HTTP, durable";
 const STREAM: &str = "Leasehold stream, durable";
 const SHARED: &str = "Leasehold stream shared, durable";
+const ECHO: &str = "loopback echo";
+const BARE: &str = "bare HTTP+JSON";
 const CLIENTS: [&str; 4] = ["1 clients", "16 clients", "64 clients", "256 clients"];
 
 struct Judge<'a> {
@@ -48,9 +71,9 @@ pub fn judge(results: &Results) -> Vec<Judged> {
 /// The aims as a table.
 pub fn table(aims: &[Judged]) -> Table {
     let mut table = markdown_table();
-    table.set_header(["work", "aim", "measured", ""]);
+    table.set_header(["work", "aim", "measured", "the machine's limit", ""]);
     for aim in aims {
-        table.add_row([aim.work, &aim.aim, &aim.measured, aim.verdict]);
+        table.add_row([aim.work, &aim.aim, &aim.measured, &aim.limit, aim.verdict]);
     }
     table
 }
@@ -59,13 +82,14 @@ impl Judge<'_> {
     fn add(&mut self, work: &'static str, aim: String, measured: Option<(String, bool)>) {
         let (measured, verdict) = match measured {
             Some((measured, true)) => (measured, "met"),
-            Some((measured, false)) => (measured, "MISSED"),
+            Some((measured, false)) => (measured, MISSED),
             None => (String::new(), "not measured"),
         };
         self.judged.push(Judged {
             work,
             aim,
             measured,
+            limit: String::new(),
             verdict,
         });
     }
@@ -74,8 +98,40 @@ impl Judge<'_> {
         self.results.number(work, setting, side, RATE)
     }
 
+    /// The rate that the machine allows in a setting, and what of it sets that limit.
+    fn limit(&self, limit: Limit, setting: &str) -> Option<(f64, &'static str)> {
+        let two_syncs = || {
+            let p50 = self
+                .results
+                .number("W1", CLIENTS[0], "fdatasync", "p50_us")?;
+            Some(p50 / 1e6)
+        };
+        // The time of a cycle without a disk, and then that of two syncs, which those who wait share.
+        let synced = |bare: &str| {
+            let clients: f64 = setting.split(' ').next()?.parse().ok()?;
+            Some(clients / (clients / self.rate("W1", setting, bare)? + two_syncs()?))
+        };
+        match limit {
+            Limit::None => None,
+            Limit::Echo => Some((self.rate("W1", setting, ECHO)?, "an echo")),
+            Limit::EchoAndSyncs => Some((synced(ECHO)?, "an echo and two syncs")),
+            Limit::StackAndSyncs => Some((synced(BARE)?, "the bare stack and two syncs")),
+            Limit::HeldAndSync => {
+                let passed_on = w3::HELD.as_secs_f64() + two_syncs()? / 2.0;
+                Some((w3::KEYS as f64 / passed_on, "the time held and a sync"))
+            }
+        }
+    }
+
     /// How many times a peer's rate ours is, in the setting where it is least.
-    fn ratio(&mut self, work: &'static str, settings: &[&str], ours: &str, peer: &str, least: f64) {
+    fn ratio(
+        &mut self,
+        work: &'static str,
+        settings: &[&str],
+        (ours, limit): (&str, Limit),
+        peer: &str,
+        least: f64,
+    ) {
         let worst = settings
             .iter()
             .filter_map(|setting| {
@@ -83,6 +139,10 @@ impl Judge<'_> {
                 Some((ratio, *setting))
             })
             .min_by(|one, other| one.0.total_cmp(&other.0));
+        let limit = worst.and_then(|(_, setting)| {
+            let (rate, what) = self.limit(limit, setting)?;
+            Some((rate / self.rate(work, setting, peer)?, what))
+        });
         let measured = worst.map(|(ratio, setting)| {
             let at = if settings.len() > 1 {
                 format!(" ({setting})")
@@ -98,6 +158,12 @@ impl Judge<'_> {
         };
         let aim = format!("{ours}, {span}: at least {least} x {peer}");
         self.add(work, aim, measured);
+        if let (Some(judged), Some((limit, what))) = (self.judged.last_mut(), limit) {
+            judged.limit = format!("{limit:.2} x ({what})");
+            if judged.verdict == MISSED && limit < least {
+                judged.verdict = "out of reach";
+            }
+        }
     }
 
     /// A number that must not be larger than this.
@@ -119,22 +185,23 @@ impl Judge<'_> {
     fn cycles(&mut self) {
         let most = &CLIENTS[3..];
         // With a connection for each client, and with one for all of them.
-        for stream in [STREAM, SHARED] {
+        for stream in [(STREAM, Limit::EchoAndSyncs), (SHARED, Limit::None)] {
             self.ratio("W1", most, stream, PEER_DURABLE, 2.0);
             self.ratio("W1", most, stream, "etcd", 20.0);
             self.ratio("W1", most, stream, "PostgreSQL", 6.0);
         }
         let many = &CLIENTS[1..];
-        self.ratio("W1", many, HTTP, PEER_DURABLE, 0.6);
-        self.ratio("W1", many, HTTP, "etcd", 6.0);
-        self.ratio("W1", many, HTTP, "bare HTTP+JSON", 0.7);
+        let http = (HTTP, Limit::StackAndSyncs);
+        self.ratio("W1", many, http, PEER_DURABLE, 0.6);
+        self.ratio("W1", many, http, "etcd", 6.0);
+        self.ratio("W1", many, http, BARE, 0.7);
         for side in [HTTP, STREAM, "Leasehold in process, durable"] {
             let p50 = |side| self.results.number("W1", CLIENTS[0], side, "p50_us");
             let measured = (|| {
                 let trips = if side.contains("in process") {
                     0.0
                 } else {
-                    p50("loopback echo")?
+                    p50(ECHO)?
                 };
                 let limit = p50("fdatasync")? + trips;
                 let ratio = p50(side)? / limit;
@@ -148,8 +215,8 @@ impl Judge<'_> {
             );
         }
         for stream in [
-            "Leasehold stream, in memory",
-            "Leasehold stream shared, in memory",
+            ("Leasehold stream, in memory", Limit::Echo),
+            ("Leasehold stream shared, in memory", Limit::None),
         ] {
             self.ratio("W1", most, stream, "Redis, no AOF", 1.5);
         }
@@ -157,7 +224,7 @@ impl Judge<'_> {
             ("Leasehold in process, on PostgreSQL", "PostgreSQL by hand"),
             ("Leasehold in process, on Redis", "Redis by hand"),
         ] {
-            self.ratio("W1", &CLIENTS, ours, peer, 0.8);
+            self.ratio("W1", &CLIENTS, (ours, Limit::None), peer, 0.8);
         }
     }
 
@@ -172,6 +239,7 @@ impl Judge<'_> {
             let best = peers.iter().max_by(|one, other| one.1.total_cmp(&other.1));
             let best = best.map_or_else(|| "the best peer".into(), |(side, _)| side.clone());
             for ours in ["Leasehold stream, one holder", "Leasehold HTTP, one holder"] {
+                let ours = (ours, Limit::None);
                 self.ratio("W2", &[setting], ours, &best, 20.0);
                 self.ratio("W2", &[setting], ours, "etcd, keep-alive streams", 100.0);
             }
@@ -182,7 +250,7 @@ impl Judge<'_> {
         let setting = "64 clients, 10 keys";
         for peer in ["PostgreSQL advisory lock", "Redis, polling"] {
             for ours in ["Leasehold stream, waiting", "Leasehold HTTP, waiting"] {
-                self.ratio("W3", &[setting], ours, peer, 1.4);
+                self.ratio("W3", &[setting], (ours, Limit::HeldAndSync), peer, 1.4);
             }
         }
         for ours in ["Leasehold stream, waiting", "Leasehold HTTP, waiting"] {

@@ -24,9 +24,12 @@ struct Arguments {
     /// Which work, W1 to W9; all of it when absent.
     #[arg(long, value_delimiter = ',', value_parser = work_name)]
     only: Vec<String>,
-    /// Only sides whose name contains one of these; all of them when absent.
-    #[arg(long, value_delimiter = ',')]
+    /// Only sides whose name contains this, or one of several; all of them when absent.
+    #[arg(long)]
     side: Vec<String>,
+    /// W1 with so many clients only; with several numbers of them when absent.
+    #[arg(long, value_delimiter = ',')]
+    clients: Vec<usize>,
     /// Print the page of aims and tables as Markdown, which is also written beside the numbers.
     #[arg(long)]
     markdown: bool,
@@ -86,6 +89,7 @@ impl Length {
 struct Plan {
     length: Length,
     sides: Vec<String>,
+    clients: Vec<usize>,
 }
 
 impl Plan {
@@ -117,6 +121,7 @@ async fn run(arguments: Arguments) -> Result<()> {
     let plan = Plan {
         length: arguments.length,
         sides: arguments.side,
+        clients: arguments.clients,
     };
     let mut results = Results::default();
     for name in work::ALL {

@@ -3,7 +3,7 @@
 mod fleet;
 mod w1;
 mod w2;
-mod w3;
+pub mod w3;
 mod w4;
 mod w5;
 mod w6;

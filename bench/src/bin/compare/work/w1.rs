@@ -21,10 +21,13 @@ use crate::{
 
 pub async fn run(plan: &Plan, results: &mut Results) -> Result<()> {
     let servers = Servers::start().await?;
-    for clients in plan
-        .length
-        .pick(vec![1, 16, 256], vec![1, 16, 64, 256], vec![1, 16, 64, 256])
-    {
+    let mut numbers = plan.clients.clone();
+    if numbers.is_empty() {
+        numbers = plan
+            .length
+            .pick(vec![1, 16, 256], vec![1, 16, 64, 256], vec![1, 16, 64, 256]);
+    }
+    for clients in numbers {
         let mut sides = Sides::new(plan);
         servers.join(&mut sides, clients).await?;
         let figures = compare(&mut sides.sides, plan.length.pace()).await?;

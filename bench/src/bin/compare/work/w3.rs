@@ -31,9 +31,9 @@ use crate::{
 };
 
 const CLIENTS: usize = 64;
-const KEYS: usize = 10;
+pub const KEYS: usize = 10;
 /// How long a lock is held.
-const HELD: Duration = Duration::from_millis(1);
+pub const HELD: Duration = Duration::from_millis(1);
 const SETTING: &str = "64 clients, 10 keys";
 
 pub async fn run(plan: &Plan, results: &mut Results) -> Result<()> {
