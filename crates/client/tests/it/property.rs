@@ -39,11 +39,29 @@ async fn check(world: &World, guard: &Guard, seed: u64) {
 
 #[tokio::test]
 async fn a_guard_never_says_owned_past_the_authoritys_expiry() {
+    late_answer().await;
     let mut grants = 0;
     for seed in 0..16 {
         grants += run(seed).await;
     }
     assert!(grants > 100, "only {grants} grants: nothing was shown");
+}
+
+/// Chance alone seldom plays this: a renewal is answered late, and no other after it.
+async fn late_answer() {
+    let world = World::new();
+    let (keeper, network) = world.keeper("a");
+    let guard = keeper.acquire_one(key("x"), ttl(2_000)).await.unwrap();
+    network.set(Network::Late(350));
+    for step in 0..60 {
+        if step == 22 {
+            network.set(Network::Refused);
+        }
+        world.clock.advance(50);
+        turn().await;
+        check(&world, &guard, 0).await;
+    }
+    assert_eq!(guard.standing(), Standing::Over);
 }
 
 async fn run(seed: u64) -> usize {

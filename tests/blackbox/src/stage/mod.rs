@@ -18,7 +18,7 @@ use nix::{
 };
 use serde_json::{Value, json};
 
-use crate::cli_support::{SOON, Server, plain};
+use crate::cli_support::{SOON, Server, boot_ms, plain};
 use ask::{Ask, Side};
 use published::Published;
 pub use published::{
@@ -148,6 +148,13 @@ impl Stage {
     pub async fn working(&self, cameras: usize, at: u64) {
         let what = format!("{cameras} cameras are processed");
         wait::until(SOON, &what, async || self.since(at).len() >= cameras).await;
+    }
+
+    /// From when on there is a line of each camera's present worker.
+    pub async fn from_now(&self, cameras: usize) -> u64 {
+        let now = boot_ms();
+        self.working(cameras, now).await;
+        now
     }
 
     /// Waits until a manager holds exactly so many cameras.

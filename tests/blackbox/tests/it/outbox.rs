@@ -116,8 +116,13 @@ impl Api {
         response.json().await.ok()
     }
 
+    /// What the server answers, as soon as it does: one that was just started may ask for patience.
+    async fn read(&self, path: &str) -> Value {
+        wait::until_some(SOON, path, async || self.call("GET", path, None).await).await
+    }
+
     async fn newest(&self) -> u64 {
-        let page = self.call("GET", "/events?limit=1", None).await.unwrap();
+        let page = self.read("/events?limit=1").await;
         page["newest"].as_u64().unwrap()
     }
 
@@ -127,7 +132,7 @@ impl Api {
         let mut after = 0;
         loop {
             let path = format!("/events?limit=1000&after={after}");
-            let page = self.call("GET", &path, None).await.unwrap();
+            let page = self.read(&path).await;
             assert_eq!(page["gap"], false, "the history is whole");
             for event in page["events"].as_array().unwrap() {
                 if event["revision"].as_u64().unwrap() <= newest && event["kind"] != "outbox" {

@@ -101,7 +101,8 @@ impl Api {
         // Of phase 1: the service is free as soon as its return has got through.
         let second = until_some(SOON, "it is decided", async || {
             let second = self.post(path, body).await;
-            (second.0 != 409).then_some(second)
+            // An outage may begin late, with a call of the server's own.
+            (!matches!(second.0, 409 | 503)).then_some(second)
         });
         [first, second.await]
     }

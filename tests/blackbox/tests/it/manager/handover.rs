@@ -59,7 +59,7 @@ async fn a_drain_hands_every_camera_over() {
     // What the newcomer gets for balance is over before the drain begins.
     stage.holds("m2", 4).await;
     stage.working(8, boot_ms()).await;
-    let since = boot_ms();
+    let since = stage.from_now(8).await;
     let (status, _) = stage.call("POST", "/runners/m1/drain/", None).await;
     assert_eq!(status, 200);
     stage.holds("m2", 8).await;
@@ -101,8 +101,7 @@ async fn a_hard_drain_gives_everything_up_at_once() {
 async fn a_newcomer_gets_its_share_by_hand_over() {
     let stage = Stage::start(12).await;
     let _one = stage.manager("m1", long()).await;
-    stage.working(12, 0).await;
-    let since = boot_ms();
+    let since = stage.from_now(12).await;
     let _two = stage.manager("m2", long()).await;
     stage.holds("m2", 6).await;
     stage.working(12, boot_ms()).await;
@@ -122,7 +121,7 @@ async fn a_successor_that_dies_before_it_is_ready_costs_nothing() {
     one.ready().await;
     let mut two = stage.manager("m2", slow("30", "0")).await;
     registered(&two).await;
-    let since = boot_ms();
+    let since = stage.from_now(3).await;
     stage.call("POST", "/runners/m1/drain/", None).await;
     two.child.wait_for_line("worker started", SOON).await;
     two.child.signal(Signal::SIGKILL);
@@ -145,7 +144,7 @@ async fn a_successor_that_dies_after_it_was_ready_is_followed_by_another() {
     one.ready().await;
     let mut two = stage.manager("m2", json!({})).await;
     registered(&two).await;
-    let since = boot_ms();
+    let since = stage.from_now(1).await;
     stage.call("POST", "/runners/m1/drain/", None).await;
     two.child
         .wait_for_line("a worker runs for an offered camera", SOON)
@@ -170,7 +169,7 @@ async fn a_predecessor_that_dies_in_the_middle_is_followed_immediately() {
         one.ready().await;
         let mut two = stage.manager("m2", slow(start, "0")).await;
         registered(&two).await;
-        let since = boot_ms();
+        let since = stage.from_now(1).await;
         stage.call("POST", "/runners/m1/drain/", None).await;
         let line = if change == "0" {
             "worker started"

@@ -46,8 +46,7 @@ async fn all_cameras_go_over_step_by_step_without_overlap() {
     let stage = Stage::start(8).await;
     let _blue = stage.manager("blue", calm()).await;
     stage.holds("blue", 8).await;
-    stage.working(8, 0).await;
-    let since = boot_ms();
+    let since = stage.from_now(8).await;
     let arguments = [
         "deploy", "start", "t", "s", "default", "--to", "2", "--step", "3",
     ];
