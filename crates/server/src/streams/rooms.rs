@@ -6,6 +6,7 @@
 
 use std::{
     collections::HashMap,
+    mem,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -31,9 +32,14 @@ use crate::{
 const PIECES: usize = 32;
 /// From how many bytes on a piece goes out although there is more.
 const PIECE_BYTES: usize = 64 * 1024;
+/// How many pieces may wait for the slowest subscriber before the next one does.
+const WAITING: usize = PIECES / 2;
 /// How long changes collect after a piece went out, for each subscriber that it went to: with many of them it
 /// is the number of pieces that costs, and not their size.
 const FOR_EACH: Duration = Duration::from_micros(30);
+/// The shortest pause that the timer knows. While there is more to send, shorter ones are saved up until they are
+/// as long.
+const SHORTEST: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_millis(100);
 
 /// What a room is about: who wants this, in this form, and may see as much, is in it.
@@ -219,16 +225,16 @@ impl Room {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Passes a piece on; returns to how many.
-    fn publish(&self, piece: Piece) -> usize {
+    /// Passes a piece on; returns to how many, and how many pieces wait for the slowest of them.
+    fn publish(&self, piece: Piece) -> (usize, usize) {
         let mut state = self.lock();
         state.position = piece.position().or(state.position);
-        let sent = state
-            .pieces
-            .as_ref()
-            .map(|pieces| pieces.send(Arc::new(piece)));
+        let Some(pieces) = &state.pieces else {
+            return (0, 0);
+        };
         // An error means that nobody listens yet.
-        sent.and_then(Result::ok).unwrap_or(0)
+        let listening = pieces.send(Arc::new(piece)).unwrap_or(0);
+        (listening, pieces.len())
     }
 }
 
@@ -243,6 +249,7 @@ impl Drop for Closing {
 
 async fn pass_on(room: Arc<Room>, mut watcher: Watcher, format: Format) {
     let _closing = Closing(room.clone());
+    let mut pace = Pace::default();
     loop {
         let said = tokio::select! {
             () = room.left.cancelled() => return,
@@ -257,20 +264,40 @@ async fn pass_on(room: Arc<Room>, mut watcher: Watcher, format: Format) {
         {
             draft.add(format, said).await;
         }
-        let last = draft.last;
-        let listening = room.publish(draft.finish());
+        let (last, full) = (draft.last, draft.text.len() >= PIECE_BYTES);
+        let (listening, waiting) = room.publish(draft.finish());
         if last {
             return;
         }
-        let pause = FOR_EACH.saturating_mul(u32::try_from(listening).unwrap_or(u32::MAX));
-        tokio::time::sleep(pause.min(LONGEST)).await;
+        match pace.after(full, listening, waiting) {
+            Some(pause) => tokio::time::sleep(pause).await,
+            None => tokio::task::yield_now().await,
+        }
+    }
+}
+
+/// How fast pieces follow each other.
+#[derive(Default)]
+struct Pace {
+    saved_up: Duration,
+}
+
+impl Pace {
+    /// The pause after a piece that went to so many subscribers, with so many pieces waiting for the slowest. There is
+    /// more to send after a full one.
+    fn after(&mut self, full: bool, listening: usize, waiting: usize) -> Option<Duration> {
+        self.saved_up += FOR_EACH.saturating_mul(u32::try_from(listening).unwrap_or(u32::MAX));
+        if full && self.saved_up < SHORTEST && waiting < WAITING {
+            return None;
+        }
+        Some(mem::take(&mut self.saved_up).clamp(SHORTEST, LONGEST))
     }
 }
 
 /// A piece that is being written.
 #[derive(Default)]
 struct Draft {
-    text: String,
+    text: Vec<u8>,
     marks: Vec<Mark>,
     last: bool,
 }
@@ -286,8 +313,8 @@ impl Draft {
         self.last = matches!(frame, None | Some(Frame::Goodbye | Frame::Failed(_)));
         let revision = frame.and_then(text::revision);
         let mut written = self.text.len();
-        for part in text::written(format, said) {
-            self.text.push_str(&part);
+        for part in text::write(&mut self.text, format, said) {
+            self.text.extend(part);
             // Others are on the same threads.
             if self.text.len() - written > PIECE_BYTES {
                 written = self.text.len();
@@ -358,6 +385,20 @@ mod tests {
         ids.map(|id| id.parse().unwrap()).collect()
     }
 
+    #[test]
+    fn a_room_pauses_for_many_subscribers_or_for_a_slow_one() {
+        let mut pace = Pace::default();
+        let pauses = (0..100).filter_map(|_| pace.after(true, 1, 1)).count();
+        assert_eq!(pauses, 2, "one subscriber gets a burst almost at once");
+        assert_eq!(pace.after(false, 1, 1), Some(SHORTEST), "more may come");
+        for _ in 0..2 {
+            assert_eq!(pace.after(true, 1, WAITING), Some(SHORTEST), "it is behind");
+        }
+        assert_eq!(pace.after(true, 1, 1), None);
+        assert_eq!(pace.after(true, 99, 1), Some(FOR_EACH * 100));
+        assert_eq!(pace.after(true, 1_000_000, 1), Some(LONGEST));
+    }
+
     #[tokio::test]
     async fn who_comes_later_gets_only_what_it_has_not_seen() {
         let piece = piece([
@@ -396,12 +437,12 @@ mod tests {
         let seen = Revision::new;
         assert!(seat.listen_after(seen(9)).is_none(), "nothing is known yet");
         let seven = piece([said(7, EventKind::RecordPut)]).await;
-        assert_eq!(room.publish(seven), 0);
+        assert_eq!(room.publish(seven), (0, 0));
         assert!(seat.listen_after(seen(6)).is_none(), "it would miss 7");
         let mut first = seat.listen_after(seen(7)).unwrap();
         let mut ahead = seat.listen_after(seen(8)).unwrap();
         let more = [8, 9].map(|revision| said(revision, EventKind::RecordPut));
-        assert_eq!(room.publish(piece(more).await), 2);
+        assert_eq!(room.publish(piece(more).await), (2, 1));
         let new = |piece: Arc<Piece>, after| ids(&piece.after(Some(seen(after))));
         assert_eq!(new(first.recv().await.unwrap(), 7), [8, 9]);
         assert_eq!(new(ahead.recv().await.unwrap(), 8), [9]);
