@@ -11,8 +11,8 @@ use std::{
 
 use futures_util::future::OptionFuture;
 use lease::{
-    Authority, Clock, Event, EventKind, Identity, Key, Lease, LeaseQuery, Loss, Status, Token,
-    Watching,
+    Authority, BootMillis, Clock, Event, EventKind, Identity, Key, Lease, LeaseQuery, Loss, Status,
+    Token, Watching,
 };
 use leasehold_api::stream::{Down, Lost};
 use leasehold_client::{Change, Follower, pages::Pages};
@@ -156,7 +156,7 @@ impl Hub {
         let mut observer = Observer::new(metrics.clone());
         loop {
             let settles = observer.settles_at();
-            let settled = OptionFuture::from(settles.map(|at| clock.sleep_until(at)));
+            let settled = OptionFuture::from(settles.map(|at| reached(&*clock, at)));
             let change = tokio::select! {
                 // Tokens and timers are looked at when nothing comes, or when it is another task's turn.
                 biased;
@@ -250,6 +250,11 @@ impl Outlet {
             self.missed.store(true, Ordering::Release);
         }
     }
+}
+
+/// Makes no timer before it is first polled, which is never as long as changes come.
+async fn reached(clock: &dyn Clock, at: BootMillis) {
+    clock.sleep_until(at).await;
 }
 
 /// Counted after the watch began. A change in between may be counted twice, never lost.

@@ -159,13 +159,15 @@ impl Subscriber {
     }
 
     /// It was too slow. Renewals are not kept, so a watcher that wants them begins with a snapshot.
-    async fn begin_again(&self) -> Result<Option<Source>, Gone> {
+    async fn begin_again(&mut self) -> Result<Option<Source>, Gone> {
         let from = self.seen.filter(|_| !self.watching.renewals);
         match self.own(Some(from.unwrap_or(NEVER))).await {
             Ok(source) => Ok(Some(source)),
             Err(reject) => {
-                let failed = text::written(self.format, Err(Box::new(reject.into_problem())));
-                self.send(failed.collect::<String>()).await?;
+                let mut text = Vec::new();
+                self.put(&mut text, Err(Box::new(reject.into_problem())))
+                    .await?;
+                self.send(text).await?;
                 Ok(None)
             }
         }
@@ -178,11 +180,11 @@ impl Subscriber {
                 () = self.pieces.closed() => return Err(Gone),
                 said = timeout(self.heartbeat, watcher.next()) => said,
             };
-            let mut text = String::new();
+            let mut text = Vec::new();
             match said {
                 Ok(None) => return Ok(None),
                 Ok(Some(said)) => self.put(&mut text, said).await?,
-                Err(_) => text.push_str(": alive\n\n"),
+                Err(_) => text.extend(b": alive\n\n"),
             }
             let mut shared = None;
             if self.drain(&mut watcher, &mut text).await? {
@@ -201,7 +203,7 @@ impl Subscriber {
     }
 
     /// Takes what is available, up to the size of a piece. Returns whether that was all.
-    async fn drain(&mut self, watcher: &mut Watcher, text: &mut String) -> Result<bool, Gone> {
+    async fn drain(&mut self, watcher: &mut Watcher, text: &mut Vec<u8>) -> Result<bool, Gone> {
         while text.len() < PIECE_BYTES {
             match watcher.next().now_or_never() {
                 None => return Ok(true),
@@ -213,10 +215,10 @@ impl Subscriber {
     }
 
     /// Writes one message. What is too large for a piece goes out in several.
-    async fn put(&mut self, text: &mut String, said: Said) -> Result<(), Gone> {
+    async fn put(&mut self, text: &mut Vec<u8>, said: Said) -> Result<(), Gone> {
         let revision = said.as_ref().ok().and_then(text::revision);
-        for part in text::written(self.format, said) {
-            text.push_str(&part);
+        for part in text::write(text, self.format, said) {
+            text.extend(part);
             if text.len() >= PIECE_BYTES {
                 self.send(std::mem::take(text)).await?;
             }

@@ -1,6 +1,6 @@
 //! What goes over a stream of changes, as text: each in the form that its reader understands.
 
-use std::{fmt::Write as _, iter};
+use std::{io::Write as _, iter};
 
 use lease::Revision;
 use leasehold_api::{
@@ -22,11 +22,13 @@ pub(super) type Said = Result<Frame, Box<Problem>>;
 
 impl Format {
     /// The first words, from which on nothing is missed.
-    pub fn greeting(self) -> String {
+    pub fn greeting(self) -> Vec<u8> {
+        let mut text = Vec::new();
         match self {
-            Self::Public => ": open\n\n".to_owned(),
-            Self::Kernel => message(&Frame::Open, None, None),
+            Self::Public => text.extend(b": open\n\n"),
+            Self::Kernel => message(&mut text, &Frame::Open, None, None),
         }
+        text
     }
 }
 
@@ -40,45 +42,57 @@ pub(super) fn revision(frame: &Frame) -> Option<Revision> {
     }
 }
 
-/// The text of one message, one part after the other: a snapshot has many, and is nowhere whole.
-pub(super) fn written(format: Format, said: Said) -> Box<dyn Iterator<Item = String> + Send> {
-    match said {
-        Ok(Frame::Snapshot(snapshot)) => Box::new(parts(format, *snapshot)),
-        said => Box::new(iter::once(match format {
-            Format::Public => public(said),
-            Format::Kernel => {
-                let frame = said.unwrap_or_else(|problem| Frame::Failed(fault(*problem)));
-                let id = revision(&frame);
-                message(&frame, None, id)
-            }
-        })),
-    }
+/// Appends one message; a snapshot, which is nowhere whole, is returned instead, one part after the other.
+pub(super) fn write(
+    text: &mut Vec<u8>,
+    format: Format,
+    said: Said,
+) -> impl Iterator<Item = Vec<u8>> + Send + use<> {
+    let snapshot = match (format, said) {
+        (_, Ok(Frame::Snapshot(snapshot))) => Some(snapshot),
+        (Format::Public, said) => {
+            public(text, said);
+            None
+        }
+        (Format::Kernel, said) => {
+            let frame = said.unwrap_or_else(|problem| Frame::Failed(fault(*problem)));
+            message(text, &frame, None, revision(&frame));
+            None
+        }
+    };
+    let parts = snapshot.map(|snapshot| parts(format, *snapshot));
+    parts.into_iter().flatten()
 }
 
 /// A snapshot, lease by lease and record by record.
-fn parts(format: Format, mut snapshot: lease::Snapshot) -> impl Iterator<Item = String> + Send {
+fn parts(format: Format, mut snapshot: lease::Snapshot) -> impl Iterator<Item = Vec<u8>> + Send {
     let leases = std::mem::take(&mut snapshot.leases);
     let records = std::mem::take(&mut snapshot.records);
     let id = snapshot.revision;
     // The same without its lists shows what stands around them.
-    let bare = match format {
+    let mut bare = Vec::new();
+    match format {
         Format::Public => {
-            let bare = Snapshot {
+            let snapshot = Snapshot {
                 revision: id.get(),
                 at: snapshot.at.into(),
                 leases: Vec::new(),
             };
-            message(&bare, Some("snapshot"), Some(id))
+            message(&mut bare, &snapshot, Some("snapshot"), Some(id));
         }
-        Format::Kernel => message(&Frame::Snapshot(Box::new(snapshot)), None, Some(id)),
-    };
-    let mut around = bare.split("[]").map(str::to_owned).collect::<Vec<_>>();
+        Format::Kernel => {
+            let snapshot = Frame::Snapshot(Box::new(snapshot));
+            message(&mut bare, &snapshot, None, Some(id));
+        }
+    }
+    let bare = String::from_utf8_lossy(&bare);
+    let mut around: Vec<Vec<u8>> = bare.split("[]").map(Into::into).collect();
     let end = around.pop().unwrap_or_default();
     let mut around = around.into_iter();
     let leases = around.next().map(|before| {
-        let item = move |lease: &lease::Lease| match format {
-            Format::Public => json(&Lease::from(lease)),
-            Format::Kernel => json(lease),
+        let item = move |text: &mut Vec<u8>, lease: &lease::Lease| match format {
+            Format::Public => json(text, &Lease::from(lease)),
+            Format::Kernel => json(text, lease),
         };
         list(before, leases, item)
     });
@@ -89,18 +103,22 @@ fn parts(format: Format, mut snapshot: lease::Snapshot) -> impl Iterator<Item = 
 }
 
 fn list<T: Send + 'static>(
-    mut before: String,
+    mut before: Vec<u8>,
     items: Vec<T>,
-    item: impl Fn(&T) -> String + Send + 'static,
-) -> impl Iterator<Item = String> + Send {
+    item: impl Fn(&mut Vec<u8>, &T) + Send + 'static,
+) -> impl Iterator<Item = Vec<u8>> + Send {
     let items = items.into_iter().enumerate().map(move |(place, it)| {
-        let comma = if place == 0 { "" } else { "," };
-        format!("{comma}{}", item(&it))
+        let mut text = Vec::new();
+        if place > 0 {
+            text.push(b',');
+        }
+        item(&mut text, &it);
+        text
     });
-    before.push('[');
+    before.push(b'[');
     iter::once(before)
         .chain(items)
-        .chain(iter::once("]".to_owned()))
+        .chain(iter::once(vec![b']']))
 }
 
 /// A store's failure has a fault of its own.
@@ -112,44 +130,48 @@ fn fault(problem: Problem) -> Fault {
     })
 }
 
-fn public(said: Said) -> String {
+fn public(text: &mut Vec<u8>, said: Said) {
     match said {
         Ok(Frame::Event(event)) => message(
+            text,
             &Event::from(&event),
             Some(event.kind.as_str()),
             Some(event.revision),
         ),
         // A reader notes the id of an event without data and shows nothing.
         Ok(Frame::Progress(revision)) => {
-            format!("id: {revision}\n: progress\n\n")
+            // Memory takes everything.
+            let _ = write!(text, "id: {revision}\n: progress\n\n");
         }
-        Ok(Frame::Snapshot(snapshot)) => parts(Format::Public, *snapshot).collect(),
-        Ok(Frame::Open) => Format::Public.greeting(),
-        Ok(Frame::Failed(fault)) => message(&fault, Some("failed"), None),
-        Ok(Frame::Goodbye) => "event: goodbye\ndata: {}\n\n".to_owned(),
-        Err(problem) => message(&problem, Some("failed"), None),
+        Ok(Frame::Snapshot(snapshot)) => text.extend(parts(Format::Public, *snapshot).flatten()),
+        Ok(Frame::Open) => text.extend(Format::Public.greeting()),
+        Ok(Frame::Failed(fault)) => message(text, &fault, Some("failed"), None),
+        Ok(Frame::Goodbye) => text.extend(b"event: goodbye\ndata: {}\n\n"),
+        Err(problem) => message(text, &problem, Some("failed"), None),
     }
 }
 
 fn message(
+    text: &mut Vec<u8>,
     data: &impl serde::Serialize,
     name: Option<&'static str>,
     id: Option<Revision>,
-) -> String {
-    let mut text = String::new();
+) {
     if let Some(name) = name {
         let _ = writeln!(text, "event: {name}");
     }
     if let Some(id) = id {
         let _ = writeln!(text, "id: {id}");
     }
-    let _ = write!(text, "data: {}\n\n", json(data));
-    text
+    text.extend(b"data: ");
+    json(text, data);
+    text.extend(b"\n\n");
 }
 
 /// JSON has no line breaks outside of strings, and there they are escaped.
-fn json(data: &impl serde::Serialize) -> String {
-    serde_json::to_string(data).unwrap_or_default()
+fn json(text: &mut Vec<u8>, data: &impl serde::Serialize) {
+    // Memory takes everything, and no map here has keys that are no text.
+    let _ = serde_json::to_writer(text, data);
 }
 
 #[cfg(test)]
@@ -198,8 +220,9 @@ mod tests {
             let snapshot = snapshot(leases);
             assert_eq!(snapshot.leases.len(), leases);
             let frame = Frame::Snapshot(Box::new(snapshot.clone()));
-            let whole = message(&frame, None, Some(snapshot.revision));
-            let parts: Vec<String> = written(Format::Kernel, Ok(frame.clone())).collect();
+            let mut whole = Vec::new();
+            message(&mut whole, &frame, None, Some(snapshot.revision));
+            let parts = in_parts(Format::Kernel, frame.clone());
             assert_eq!(parts.concat(), whole);
             // Nothing is built in one piece that grows with the snapshot.
             assert!(parts.iter().all(|part| part.len() < 1_000));
@@ -208,9 +231,21 @@ mod tests {
                 at: snapshot.at.into(),
                 leases: snapshot.leases.iter().map(Lease::from).collect(),
             };
-            let whole = message(&public, Some("snapshot"), Some(snapshot.revision));
-            let parts: Vec<String> = written(Format::Public, Ok(frame)).collect();
-            assert_eq!(parts.concat(), whole);
+            whole.clear();
+            message(
+                &mut whole,
+                &public,
+                Some("snapshot"),
+                Some(snapshot.revision),
+            );
+            assert_eq!(in_parts(Format::Public, frame).concat(), whole);
         }
+    }
+
+    fn in_parts(format: Format, frame: Frame) -> Vec<Vec<u8>> {
+        let mut text = Vec::new();
+        let parts = write(&mut text, format, Ok(frame)).collect();
+        assert_eq!(text, b"", "it is all in the parts");
+        parts
     }
 }

@@ -34,8 +34,10 @@ impl Watcher {
             return None;
         }
         let notice = tokio::select! {
-            () = self.app.closing().cancelled() => None,
+            // The token is looked at when nothing comes, or when it is another task's turn.
+            biased;
             notice = self.watch.next() => notice,
+            () = self.app.closing().cancelled() => None,
         };
         Some(match notice {
             Some(Ok(notice)) => Ok(self.visible(notice).into()),

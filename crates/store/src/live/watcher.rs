@@ -73,6 +73,11 @@ struct Watcher<S> {
     begin_again: bool,
 }
 
+/// The timer begins when this is first polled, which is never as long as events come.
+async fn progress_is_due() {
+    tokio::time::sleep(PROGRESS).await;
+}
+
 /// Starts a watch.
 pub(crate) async fn watch<S: Source>(source: S, watching: Watching) -> Result<Watch, Error> {
     watching.validate()?;
@@ -140,10 +145,9 @@ impl<S: Source> Watcher<S> {
                 continue;
             }
             let next = tokio::select! {
-                // The timer is not touched while events come.
                 biased;
                 next = self.live.next() => next,
-                () = tokio::time::sleep(PROGRESS) => {
+                () = progress_is_due() => {
                     // Read before the queue: everything up to it is there by now.
                     let newest = self.live.newest();
                     match self.live.ready() {
