@@ -98,9 +98,10 @@ impl Key {
     }
 
     fn split(&self) -> (&str, &str) {
-        self.0
-            .split_once(':')
-            .expect("a key was made with its colon")
+        // Kinds are short: a search that prepares itself takes longer.
+        let colon = self.0.bytes().position(|byte| byte == b':');
+        let colon = colon.expect("a key was made with its colon");
+        (&self.0[..colon], &self.0[colon + 1..])
     }
 }
 

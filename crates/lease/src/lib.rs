@@ -20,6 +20,7 @@ mod holder;
 mod key;
 mod labels;
 mod lease;
+pub mod order;
 #[doc(hidden)]
 pub mod planted;
 mod policy;

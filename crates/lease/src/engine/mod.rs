@@ -32,7 +32,7 @@ pub use waiters::{MAX_WAITERS, Ticket};
 
 use crate::{
     Acquired, Command, Event, EventCause, EventKind, EventLease, Invalid, Key, Outcome, Record,
-    Revision, Terms, Token, UnixMillis,
+    Revision, Terms, Token, UnixMillis, order,
     planted::{Bug, planted},
 };
 
@@ -113,7 +113,7 @@ impl Default for Options {
 
 /// How many leases one tick expires at most: watchers see the first of many while the others are
 /// still being expired, and no request waits for all of them.
-const EXPIRIES_PER_TICK: usize = 1_000;
+const EXPIRIES_PER_TICK: usize = 2_000;
 /// How many of those that lapsed are put into order at the same time.
 const LAPSED_PER_TICK: usize = 10_000;
 
@@ -266,11 +266,8 @@ impl Engine {
             lapsed.push(slot);
         }
         let slots = &self.slots;
-        lapsed.sort_unstable_by(|&a, &b| {
-            let (a, b) = (slots.get(a), slots.get(b));
-            let lapse = |slot: &slots::Slot| slot.grant().map(slots::Grant::lapses_at);
-            lapse(a).cmp(&lapse(b)).then_with(|| a.key.cmp(&b.key))
-        });
+        let lapse = |&slot: &SlotIndex| slots.get(slot).grant().map(slots::Grant::lapses_at);
+        order::sort(&mut lapsed, lapse, |&slot| &slots.get(slot).key);
         let with_generation = |slot| (slot, slots.get(slot).generation);
         self.lapsed.extend(lapsed.into_iter().map(with_generation));
     }

@@ -275,12 +275,12 @@ fn l15_the_waits_of_a_dead_holder_end_in_the_order_they_began() {
 #[test]
 fn a_tick_that_has_more_to_expire_than_one_batch_says_so() {
     let mut engine = Engine::new(Options::default());
-    for number in (0..2_001).rev() {
+    for number in (0..4_001).rev() {
         grant(&mut engine, START, ask(&format!("{number:04}"), "ann"));
     }
     let later = START.plus(1_000);
     let mut order = Vec::new();
-    for (expired, turn) in [(1_000, 0), (1_000, 1), (0, 2)] {
+    for (expired, turn) in [(2_000, 0), (2_000, 1), (0, 2)] {
         let effects = tick(&mut engine, later);
         assert_eq!(effects.events.len(), expired);
         order.extend(effects.events.into_iter().map(|event| event.key));
@@ -290,7 +290,7 @@ fn a_tick_that_has_more_to_expire_than_one_batch_says_so() {
         );
         if turn == 0 {
             // What a command ends meanwhile is ended once.
-            let last = ask("2000", "bob");
+            let last = ask("4000", "bob");
             grant(&mut engine, later, last);
         }
     }

@@ -15,7 +15,7 @@ use std::{
     ops::ControlFlow,
 };
 
-use lease::{Key, Revision};
+use lease::{Key, Revision, order};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::{
@@ -80,17 +80,18 @@ impl Unindexed {
                 return Ok(());
             }
             let count = self.0.partition_point(|(revision, _)| *revision <= end);
-            let mut entries: Vec<(Key, u16)> = self
+            let mut entries: Vec<(&Key, u16)> = self
                 .0
-                .drain(..count)
+                .range(..count)
                 .filter(|(revision, _)| *revision > state.indexed)
                 .map(|(revision, key)| {
                     let place = u16::try_from(revision.get() % BLOCK).unwrap_or_default();
                     (key, place)
                 })
                 .collect();
-            entries.sort_unstable();
+            order::sort(&mut entries, |_| (), |(key, _)| key);
             let data = encode(&entries);
+            self.0.drain(..count);
             connection
                 .prepare_cached("INSERT INTO blocks (block, sum, data) VALUES (?1, ?2, ?3)")?
                 .execute(params![block, row::long_checksum(&data), data])?;
@@ -100,7 +101,7 @@ impl Unindexed {
 }
 
 /// The bytes of a block, from its keys in order.
-fn encode(entries: &[(Key, u16)]) -> Vec<u8> {
+fn encode(entries: &[(&Key, u16)]) -> Vec<u8> {
     let (mut begins, mut body) = (Vec::new(), Vec::with_capacity(entries.len() * 24));
     for entries in entries.chunk_by(|a, b| a.0 == b.0) {
         begins.push(u32::try_from(body.len()).unwrap_or(u32::MAX));

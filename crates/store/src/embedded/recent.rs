@@ -18,6 +18,7 @@ use std::{
 use lease::{
     Key, Revision,
     engine::{Engine, StoredSlot},
+    order::{self, Beginning},
 };
 use rusqlite::{CachedStatement, Connection, params, types::ValueRef};
 
@@ -126,13 +127,16 @@ impl RecentKeys {
 #[derive(Default)]
 struct Leaving {
     runs: Vec<Run>,
-    /// The next key of each run, which run, and its place there.
-    next: BinaryHeap<Reverse<(Key, usize, usize)>>,
+    /// The next key of each run behind its beginning, which run, and its place there.
+    next: BinaryHeap<Reverse<(Beginning, Key, usize, usize)>>,
 }
 
 impl Leaving {
     fn new(runs: Vec<Run>) -> Self {
-        let first = |(which, run): (usize, &Run)| Some(Reverse((run.first()?.clone(), which, 0)));
+        let first = |(which, run): (usize, &Run)| {
+            let key = run.first()?.clone();
+            Some(Reverse((order::beginning(&key), key, which, 0)))
+        };
         Self {
             next: runs.iter().enumerate().filter_map(first).collect(),
             runs,
@@ -150,14 +154,17 @@ impl Iterator for Leaving {
     fn next(&mut self) -> Option<Key> {
         let mut found: Option<Key> = None;
         while let Some(mut top) = self.next.peek_mut() {
-            let Reverse((key, which, place)) = &mut *top;
+            let Reverse((beginning, key, which, place)) = &mut *top;
             if found.as_ref().is_some_and(|found| found != key) {
                 break;
             }
             *place += 1;
             found = Some(match self.runs[*which].get(*place) {
-                Some(behind) => mem::replace(key, behind.clone()),
-                None => PeekMut::pop(top).0.0,
+                Some(behind) => {
+                    *beginning = order::beginning(behind);
+                    mem::replace(key, behind.clone())
+                }
+                None => PeekMut::pop(top).0.1,
             });
         }
         found
