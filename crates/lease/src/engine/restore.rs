@@ -7,7 +7,8 @@ use super::{
     slots::{Ended, Extra, Grant, NONE, State},
 };
 use crate::{
-    Event, EventKind, Key, Labels, Lease, Record, Revision, Status, Token, UnixMillis,
+    Event, EventKind, Key, Labels, Lease, LeaseId, Record, Revision, Status, Terms, Token,
+    UnixMillis,
     planted::{Bug, planted},
 };
 
@@ -193,6 +194,13 @@ impl Engine {
             lease,
             ended,
         })
+    }
+
+    /// What an event does not say about this lease, when there is nothing else to say about its key: it is still
+    /// live, and no handoff is under way.
+    pub fn terms(&self, key: &Key, id: LeaseId) -> Option<Terms> {
+        let grant = self.slots.get(self.slots.find(key)?).grant()?;
+        (grant.id == id && grant.handoff().is_none()).then(|| grant.terms())
     }
 
     /// Every live lease, in no order: for an orderly stop, which writes down the renewals.

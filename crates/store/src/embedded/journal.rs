@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use lease::{
     Event, EventKind, Key, Record, Revision, Terms, Token, UnixMillis,
     engine::{self, Effects, Engine, RenewalEvents, StoredSlot},
+    order,
 };
 use rusqlite::{Connection, ErrorCode, TransactionBehavior, params};
 
@@ -490,7 +491,7 @@ impl<'a> Changed<'a> {
     fn settle(&mut self) {
         self.slots.extend(&self.unsaid);
         for keys in [&mut self.slots, &mut self.unsaid, &mut self.records] {
-            keys.sort_unstable();
+            order::sort(keys, |_| (), |key| key);
             keys.dedup();
         }
     }
@@ -499,17 +500,7 @@ impl<'a> Changed<'a> {
 /// What a grant does not say about the lease that its key still has after the batch. `None` when the lease has ended
 /// since, or when that would not be all.
 fn terms_of_grant(engine: &Engine, event: &Event) -> Option<Terms> {
-    let lease = engine.stored(&event.key)?.lease?;
-    let is_whole =
-        event.lease.as_ref().is_some_and(|it| it.id == lease.id) && lease.handoff.is_none();
-    is_whole.then_some(Terms {
-        ttl: lease.ttl,
-        on_outage: lease.on_outage,
-        release_on_death: lease.release_on_death,
-        acquired_at: lease.acquired_at,
-        renewed_at: lease.renewed_at,
-        stats: lease.stats,
-    })
+    engine.terms(&event.key, event.lease.as_ref()?.id)
 }
 
 /// Whether an event belongs into the history.

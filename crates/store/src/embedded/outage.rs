@@ -104,7 +104,7 @@ impl Writer {
                 self.engine = engine;
                 self.outage = None;
                 self.degraded.store(false, Ordering::Release);
-                self.live.publish(&events);
+                self.live.publish(events);
                 true
             }
             Err(failure) => {

@@ -432,8 +432,7 @@ impl Writer {
                 self.returned.extend(wait::fresh(&acquired));
             }
         }
-        self.live.publish(&self.effects.events);
-        self.effects.events.clear();
+        self.live.publish(self.effects.events.drain(..));
         for later in self.later.drain(..) {
             match later {
                 Later::Seen(seen) => seen(None),

@@ -129,14 +129,14 @@ impl Live {
     }
 
     /// Hands events out, in order, and notes how far the history has come.
-    pub fn publish<'a>(&self, events: impl IntoIterator<Item = &'a Event>) {
+    pub fn publish(&self, events: impl IntoIterator<Item = Event>) {
         let mut seats = self.is_watched().then(|| self.seats());
         let mut newest = 0;
         let mut woken = Vec::new();
         for event in events {
             newest = newest.max(event.revision.get());
             if let Some(seats) = &mut seats {
-                let left = seats.offer(event, &mut woken);
+                let left = seats.offer(&Arc::new(event), &mut woken);
                 self.shared.count.fetch_sub(left, Ordering::Relaxed);
             }
         }
@@ -192,18 +192,17 @@ impl Seats {
     }
 
     /// Offers an event to those who may want it; returns how many seats became empty.
-    fn offer(&mut self, event: &Event, woken: &mut Vec<Waker>) -> usize {
-        let mut shared = None;
-        let mut left = hand_out(&mut self.others, event, &mut shared, woken);
+    fn offer(&mut self, event: &Arc<Event>, woken: &mut Vec<Waker>) -> usize {
+        let mut left = hand_out(&mut self.others, event, woken);
         if let Some(row) = self.by_key.get_mut(&event.key) {
-            left += hand_out(row, event, &mut shared, woken);
+            left += hand_out(row, event, woken);
         }
         if let Some(row) = event
             .lease
             .as_ref()
             .and_then(|lease| self.by_holder.get_mut(&lease.holder.name))
         {
-            left += hand_out(row, event, &mut shared, woken);
+            left += hand_out(row, event, woken);
         }
         left
     }
@@ -231,18 +230,12 @@ impl Seats {
 }
 
 /// Offers an event to a row of seats; those whose queue is full become empty.
-fn hand_out(
-    row: &mut Vec<Seat>,
-    event: &Event,
-    shared: &mut Option<Arc<Event>>,
-    woken: &mut Vec<Waker>,
-) -> usize {
+fn hand_out(row: &mut Vec<Seat>, event: &Arc<Event>, woken: &mut Vec<Waker>) -> usize {
     let before = row.len();
     row.retain(|seat| {
         if !seat.watching.matches(event) {
             return true;
         }
-        let event = shared.get_or_insert_with(|| Arc::new(event.clone()));
         let (has_room, waiting) = seat.events.push(event.clone());
         woken.extend(waiting);
         has_room
@@ -325,7 +318,7 @@ mod tests {
         let (from, mut one) = live.join(watching("job:1"));
         let (_, mut all) = live.join(Arc::new(Watching::default()));
         assert_eq!(from, Revision::new(3));
-        live.publish(&[event(4, "job:1"), event(5, "job:2")]);
+        live.publish([event(4, "job:1"), event(5, "job:2")]);
         let Some(Next::Event(first)) = one.ready() else {
             panic!("wanted")
         };
@@ -364,10 +357,10 @@ mod tests {
             Poll::Pending => None,
         };
         assert_eq!(poll(), None);
-        live.publish(&[event(1, "job:1"), event(2, "job:1"), event(3, "job:2")]);
+        live.publish([event(1, "job:1"), event(2, "job:1"), event(3, "job:2")]);
         assert_eq!(wakes.0.load(Ordering::Relaxed), 1);
         assert_eq!((poll(), poll(), poll()), (Some(1), Some(2), None));
-        live.publish(&[event(4, "job:1")]);
+        live.publish([event(4, "job:1")]);
         assert_eq!(wakes.0.load(Ordering::Relaxed), 2);
         assert_eq!(poll(), Some(4));
     }
@@ -377,7 +370,7 @@ mod tests {
         let live = Live::new(2, Revision::ZERO);
         let (_, mut slow) = live.join(watching("job:1"));
         for revision in 1..=3 {
-            live.publish(&[event(revision, "job:1")]);
+            live.publish([event(revision, "job:1")]);
         }
         assert!(matches!(slow.ready(), Some(Next::Missed)));
         assert!(!live.is_watched(), "its seat is free");

@@ -149,7 +149,7 @@ impl Follower {
             }
             // Ahead of the history it would hide what comes between; the database cannot be read now.
             if event.revision <= self.at {
-                self.live.publish([&event]);
+                self.live.publish([event]);
             }
             next = self.renewals.try_recv().ok();
         }
@@ -164,11 +164,12 @@ impl Follower {
                 self.live.begin_again(self.at);
                 return;
             }
+            let more = page.more;
             if let Some(last) = page.events.last() {
                 self.at = last.revision;
             }
-            self.live.publish(&page.events);
-            if !page.more {
+            self.live.publish(page.events);
+            if !more {
                 return;
             }
         }

@@ -120,7 +120,7 @@ impl Feed {
         loop {
             match timeout(LOOK, stream.next()).await {
                 Ok(Some(message)) => match events::news(message.get_payload_bytes()) {
-                    Ok(events) => self.take(&events).await,
+                    Ok(events) => self.take(events).await,
                     Err(error) => {
                         tracing::warn!(%error, "unreadable message on the live channel");
                         self.catch_up().await;
@@ -137,7 +137,7 @@ impl Feed {
         }
     }
 
-    async fn take(&mut self, events: &[Event]) {
+    async fn take(&mut self, events: Vec<Event>) {
         for event in events {
             let live = if event.revision == self.at.next() {
                 self.at = event.revision;
@@ -178,9 +178,10 @@ impl Feed {
             } else if self.at == Revision::ZERO {
                 self.at = Revision::new(stretch.base);
             }
+            let whole = stretch.entries.len() < STEP;
             self.live
-                .publish(stretch.entries.iter().map(|entry| &entry.event));
-            if stretch.entries.len() < STEP {
+                .publish(stretch.entries.into_iter().map(|entry| entry.event));
+            if whole {
                 return;
             }
         }
