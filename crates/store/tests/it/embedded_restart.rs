@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use futures_util::StreamExt;
 use lease::{
-    Authority, Event, EventKind, EventQuery, LeaseQuery, LeaseRef, Notice, Renew, Renewals,
-    Revision, Status, Transaction, Write,
+    Acquire, Authority, Event, EventKind, EventQuery, LeaseQuery, LeaseRef, Notice, Renew,
+    Renewals, Revision, Status, Transaction, Want, Write,
     engine::{self, RenewalEvents},
 };
 use leasehold_store::embedded::{Embedded, History, Options};
@@ -226,6 +226,28 @@ async fn l20_retention_is_bounded_and_a_watcher_behind_it_gets_a_snapshot() {
         store.events(query).await.unwrap().events.len() <= 2
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_long_log_is_written_back_and_written_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let clock = manual();
+    let store = open(dir.path(), &clock).await.unwrap();
+    let length = |name: &str| std::fs::metadata(dir.path().join(name)).unwrap().len();
+    let mut longest = 0;
+    for round in 0.. {
+        let keys = (0..Acquire::MAX_KEYS).map(|n| key(&format!("{round}-{n}")));
+        let all = Acquire {
+            want: Want::All(keys.collect()),
+            ..ask("x", "x")
+        };
+        granted(store.acquire(all).await.unwrap());
+        longest = longest.max(length("leasehold.db-wal"));
+        if length("leasehold.db") > 12 << 20 {
+            break;
+        }
+        assert!(longest < 6 << 20, "{longest} bytes, and not written back");
+    }
 }
 
 #[tokio::test]
