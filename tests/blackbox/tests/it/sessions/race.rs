@@ -5,11 +5,15 @@ use std::time::Duration;
 
 use leasehold_testkit::wait;
 use serde_json::Value;
+use tokio::sync::Semaphore;
 
 use crate::cli_support::{SOON, boot_ms};
 use crate::sessions::api::{Api, Backend};
 
 const TTL_MS: u64 = 1_000;
+/// How many sessions are being started at a time: all at once, none would be known in time for its first
+/// heartbeat on a slow machine.
+const STARTING: usize = 16;
 
 /// Milliseconds since 1970 of a time as the API writes it.
 fn millis(time: &Value) -> u64 {
@@ -22,12 +26,14 @@ fn millis(time: &Value) -> u64 {
 
 /// One session whose heartbeats come ever closer to its end, from several clients at once, until it is
 /// over. Returns how often it was kept alive.
-async fn one(api: &Api, number: usize) -> usize {
+async fn one(api: &Api, starting: &Semaphore, number: usize) -> usize {
+    let turn = starting.acquire().await.unwrap();
     let id = api
         .start_session(&format!("race-{number}"), "virtual")
         .await;
     let mut expires_at = millis(&api.session(&id).await["lease_expires_at"]);
     let mut asked = boot_ms();
+    drop(turn);
     // Spread over the last moments before and the first after the expiry.
     let mut lead_ms = 120 + (number as u64 * 37) % 200;
     let mut kept = 0;
@@ -94,7 +100,8 @@ async fn heartbeats_race_expiry(backend: Backend, sessions: usize) {
         ("LEASEHOLD_SESSIONS_WORKER", "false"),
     ];
     let api = Api::start(backend.url().as_deref(), &settings).await;
-    let races = (0..sessions).map(|number| one(&api, number));
+    let starting = Semaphore::new(STARTING);
+    let races = (0..sessions).map(|number| one(&api, &starting, number));
     let kept: usize = futures_util::future::join_all(races)
         .await
         .into_iter()
