@@ -5,7 +5,7 @@ use std::{collections::HashMap, net::SocketAddr, time::Duration};
 use anyhow::{Context as _, Result, ensure};
 use hdrhistogram::Histogram;
 use lease::{Clock as _, UnixMillis};
-use leasehold_api::{Event, paths};
+use leasehold_api::{Time, paths};
 use leasehold_bench::rounds::driver;
 use leasehold_clock::System;
 use tokio::{
@@ -32,6 +32,12 @@ const AHEAD: Duration = Duration::from_secs(4);
 /// How long after that moment the last is waited for. What is not seen by then counts as that late: Redis looks for
 /// what has expired at random, and beside a million other keys takes many minutes to find it all.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What is read of an event.
+#[derive(serde::Deserialize)]
+struct Due {
+    expires_at: Time,
+}
 
 /// How late each was, in ms.
 type Lateness = Histogram<u64>;
@@ -116,10 +122,9 @@ async fn watch(address: SocketAddr, ready: oneshot::Sender<()>) -> Result<Latene
         };
         let line = std::str::from_utf8(&wire.input()[..end])?;
         if let Some(data) = line.strip_prefix("data:")
-            && let Ok(event) = serde_json::from_str::<Event>(data)
-            && let Some(due) = event.expires_at
+            && let Ok(due) = serde_json::from_str::<Due>(data)
         {
-            late.record(System.unix().since(due.0))?;
+            late.record(System.unix().since(due.expires_at.0))?;
         }
         wire.advance(end + 1);
     }
