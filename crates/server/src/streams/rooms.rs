@@ -12,7 +12,6 @@ use std::{
 };
 
 use axum::body::Bytes;
-use futures_util::FutureExt as _;
 use lease::{EventKind, Revision, Watching};
 use leasehold_api::authority::Frame;
 use tokio::sync::broadcast;
@@ -260,7 +259,7 @@ async fn pass_on(room: Arc<Room>, mut watcher: Watcher, format: Format) {
         draft.add(format, said).await;
         while draft.text.len() < PIECE_BYTES
             && !draft.last
-            && let Some(Some(said)) = watcher.next().now_or_never()
+            && let Some(Some(said)) = watcher.ready()
         {
             draft.add(format, said).await;
         }

@@ -7,7 +7,7 @@ use axum::{
     body::{Body, Bytes},
     response::{IntoResponse as _, Response},
 };
-use futures_util::{FutureExt as _, stream};
+use futures_util::stream;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use lease::{Revision, Watching};
 use tokio::{
@@ -205,7 +205,7 @@ impl Subscriber {
     /// Takes what is available, up to the size of a piece. Returns whether that was all.
     async fn drain(&mut self, watcher: &mut Watcher, text: &mut Vec<u8>) -> Result<bool, Gone> {
         while text.len() < PIECE_BYTES {
-            match watcher.next().now_or_never() {
+            match watcher.ready() {
                 None => return Ok(true),
                 Some(None) => return Ok(false),
                 Some(Some(said)) => self.put(text, said).await?,

@@ -1,8 +1,9 @@
 //! One watch as its caller may see it.
 
-use futures_util::StreamExt as _;
+use futures_util::{FutureExt as _, StreamExt as _};
 use lease::{Notice, Watch, Watching};
 use leasehold_api::authority::Frame;
+use tokio::task::coop::unconstrained;
 
 use super::text::Said;
 use crate::{App, Reject, auth::Caller, registry::secrets};
@@ -52,6 +53,12 @@ impl Watcher {
                 Ok(Frame::Goodbye)
             }
         })
+    }
+
+    /// What is here already; `Some(None)` when nothing will be any more. For whoever takes no more than a piece: the
+    /// task's budget, which is smaller, would end it early.
+    pub fn ready(&mut self) -> Option<Option<Said>> {
+        unconstrained(self.next()).now_or_never()
     }
 
     fn visible(&self, notice: Notice) -> Notice {
