@@ -8,6 +8,7 @@ use std::{
     collections::HashMap,
     mem,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::Poll,
     time::Duration,
 };
 
@@ -259,7 +260,7 @@ async fn pass_on(room: Arc<Room>, mut watcher: Watcher, format: Format) {
         draft.add(format, said).await;
         while draft.text.len() < PIECE_BYTES
             && !draft.last
-            && let Some(Some(said)) = watcher.ready()
+            && let Poll::Ready(Some(said)) = watcher.ready()
         {
             draft.add(format, said).await;
         }

@@ -1,7 +1,7 @@
 //! Changes as server-sent events. A watcher resumes from a revision; when that is gone it is notified
 //! and gets a snapshot (L20).
 
-use std::{convert::Infallible, time::Duration};
+use std::{convert::Infallible, task::Poll, time::Duration};
 
 use axum::{
     body::{Body, Bytes},
@@ -206,9 +206,9 @@ impl Subscriber {
     async fn drain(&mut self, watcher: &mut Watcher, text: &mut Vec<u8>) -> Result<bool, Gone> {
         while text.len() < PIECE_BYTES {
             match watcher.ready() {
-                None => return Ok(true),
-                Some(None) => return Ok(false),
-                Some(Some(said)) => self.put(text, said).await?,
+                Poll::Pending => return Ok(true),
+                Poll::Ready(None) => return Ok(false),
+                Poll::Ready(Some(said)) => self.put(text, said).await?,
             }
         }
         Ok(false)

@@ -1,5 +1,7 @@
 //! One watch as its caller may see it.
 
+use std::task::Poll;
+
 use futures_util::{FutureExt as _, StreamExt as _};
 use lease::{Notice, Watch, Watching};
 use leasehold_api::authority::Frame;
@@ -55,10 +57,13 @@ impl Watcher {
         })
     }
 
-    /// What is here already; `Some(None)` when nothing will be any more. For whoever takes no more than a piece: the
-    /// task's budget, which is smaller, would end it early.
-    pub fn ready(&mut self) -> Option<Option<Said>> {
-        unconstrained(self.next()).now_or_never()
+    /// What is here already. For whoever takes no more than a piece: the task's budget, which is smaller, would end
+    /// it early.
+    pub fn ready(&mut self) -> Poll<Option<Said>> {
+        match unconstrained(self.next()).now_or_never() {
+            Some(said) => Poll::Ready(said),
+            None => Poll::Pending,
+        }
     }
 
     fn visible(&self, notice: Notice) -> Notice {
