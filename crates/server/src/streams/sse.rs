@@ -175,29 +175,31 @@ impl Subscriber {
 
     /// Follows a watch of its own, until it has caught up with the room.
     async fn follow(&mut self, mut watcher: Box<Watcher>) -> Result<Option<Source>, Gone> {
+        let mut shared = None;
         loop {
             let said = tokio::select! {
                 () = self.pieces.closed() => return Err(Gone),
                 said = timeout(self.heartbeat, watcher.next()) => said,
             };
+            // A watch that says nothing may be about to begin again, without what it missed. What it says after the
+            // subscriber began to listen to the room as well joins the one to the other.
+            let joined = shared.is_some() && matches!(said, Ok(Some(_)));
             let mut text = Vec::new();
             match said {
                 Ok(None) => return Ok(None),
                 Ok(Some(said)) => self.put(&mut text, said).await?,
                 Err(_) => text.extend(b": alive\n\n"),
             }
-            let mut shared = None;
-            if self.drain(&mut watcher, &mut text).await? {
-                let caught_up = self.seat.as_ref().zip(self.seen);
-                shared = caught_up.and_then(|(seat, seen)| seat.listen_after(seen));
-            }
-            // What came just before it listened to the room may be in its own watch only.
-            let whole = shared.is_some() && self.drain(&mut watcher, &mut text).await?;
+            let is_all = self.drain(&mut watcher, &mut text).await?;
             if !text.is_empty() {
                 self.send(text).await?;
             }
-            if let Some(shared) = shared.filter(|_| whole) {
+            if is_all && let Some(shared) = shared.take_if(|_| joined) {
                 return Ok(Some(Source::Shared(shared)));
+            }
+            if is_all && shared.is_none() {
+                let caught_up = self.seat.as_ref().zip(self.seen);
+                shared = caught_up.and_then(|(seat, seen)| seat.listen_after(seen));
             }
         }
     }
