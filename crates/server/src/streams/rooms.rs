@@ -1,6 +1,7 @@
 //! Subscribers with the same filter share one watch: a change is filtered and serialised once, and its text is
 //! sent to all of them. To the store they are one watcher. The first subscriber opens the room and listens to it; a
-//! later one begins with a watch of its own, and listens from the first change at which it is no longer behind.
+//! later one begins with a watch of its own, listens here too once it is no longer behind, and leaves its own watch at
+//! the next change.
 //!
 //! Only watches of many keys are shared; a watcher of one key or one holder is usually the only one.
 
