@@ -48,17 +48,9 @@ pub(super) fn write(
     format: Format,
     said: Said,
 ) -> impl Iterator<Item = Vec<u8>> + Send + use<> {
-    let snapshot = match (format, said) {
-        (_, Ok(Frame::Snapshot(snapshot))) => Some(snapshot),
-        (Format::Public, said) => {
-            public(text, said);
-            None
-        }
-        (Format::Kernel, said) => {
-            let frame = said.unwrap_or_else(|problem| Frame::Failed(fault(*problem)));
-            message(text, &frame, None, revision(&frame));
-            None
-        }
+    let snapshot = match format {
+        Format::Public => public(text, said),
+        Format::Kernel => kernel(text, said),
     };
     let parts = snapshot.map(|snapshot| parts(format, *snapshot));
     parts.into_iter().flatten()
@@ -130,7 +122,17 @@ fn fault(problem: Problem) -> Fault {
     })
 }
 
-fn public(text: &mut Vec<u8>, said: Said) {
+/// Returns a snapshot instead of writing it.
+fn kernel(text: &mut Vec<u8>, said: Said) -> Option<Box<lease::Snapshot>> {
+    match said.unwrap_or_else(|problem| Frame::Failed(fault(*problem))) {
+        Frame::Snapshot(snapshot) => return Some(snapshot),
+        frame => message(text, &frame, None, revision(&frame)),
+    }
+    None
+}
+
+/// Returns a snapshot instead of writing it.
+fn public(text: &mut Vec<u8>, said: Said) -> Option<Box<lease::Snapshot>> {
     match said {
         Ok(Frame::Event(event)) => message(
             text,
@@ -143,12 +145,13 @@ fn public(text: &mut Vec<u8>, said: Said) {
             // Memory takes everything.
             let _ = write!(text, "id: {revision}\n: progress\n\n");
         }
-        Ok(Frame::Snapshot(snapshot)) => text.extend(parts(Format::Public, *snapshot).flatten()),
+        Ok(Frame::Snapshot(snapshot)) => return Some(snapshot),
         Ok(Frame::Open) => text.extend(Format::Public.greeting()),
         Ok(Frame::Failed(fault)) => message(text, &fault, Some("failed"), None),
         Ok(Frame::Goodbye) => text.extend(b"event: goodbye\ndata: {}\n\n"),
         Err(problem) => message(text, &problem, Some("failed"), None),
     }
+    None
 }
 
 fn message(

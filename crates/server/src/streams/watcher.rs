@@ -57,13 +57,9 @@ impl Watcher {
         })
     }
 
-    /// What is here already. For whoever takes no more than a piece: the task's budget, which is smaller, would end
-    /// it early.
+    /// What is here already, for whoever takes no more than a piece.
     pub fn ready(&mut self) -> Poll<Option<Said>> {
-        match unconstrained(self.next()).now_or_never() {
-            Some(said) => Poll::Ready(said),
-            None => Poll::Pending,
-        }
+        at_once(self.next())
     }
 
     fn visible(&self, notice: Notice) -> Notice {
@@ -84,5 +80,31 @@ impl Watcher {
             }
             notice => notice,
         }
+    }
+}
+
+/// What a future says without waiting. The task's budget, which is smaller than a piece, is not asked: it would look
+/// as if there were nothing more.
+fn at_once<T>(future: impl Future<Output = T>) -> Poll<T> {
+    match unconstrained(future).now_or_never() {
+        Some(said) => Poll::Ready(said),
+        None => Poll::Pending,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn all_that_is_here_is_taken_whatever_the_tasks_budget_is() {
+        let (sender, mut receiver) = tokio::sync::mpsc::channel(1_000);
+        for number in 0..1_000 {
+            sender.try_send(number).unwrap();
+        }
+        for number in 0..1_000 {
+            assert_eq!(at_once(receiver.recv()), Poll::Ready(Some(number)));
+        }
+        assert_eq!(at_once(receiver.recv()), Poll::Pending);
     }
 }

@@ -2,12 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use std::sync::atomic::Ordering;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 use futures_util::{SinkExt as _, StreamExt as _};
+use lease::{Answer, Authority, Capabilities, Command, Outcome, Query, View, Watch, Watching};
 use leasehold_testkit::wait;
 use serde_json::{Value, json};
-use tokio::net::TcpStream;
+use tokio::{net::TcpStream, sync::Semaphore};
 use tokio_tungstenite::{
     MaybeTlsStream, WebSocketStream, connect_async,
     tungstenite::{Message, client::IntoClientRequest as _},
@@ -65,6 +69,10 @@ impl Events {
 
     /// Name and data of the next event, without heartbeats.
     async fn next(&mut self) -> Option<(String, Value)> {
+        tokio::time::timeout(LONG, self.named()).await.unwrap()
+    }
+
+    async fn named(&mut self) -> Option<(String, Value)> {
         loop {
             let block = self.block().await?;
             let field = |name: &str| {
@@ -252,6 +260,81 @@ async fn subscribers_that_want_the_same_share_one_watch_and_miss_nothing() {
     }
     drop((fleet, narrowed));
     wait::until(LONG, "no watch for nobody", async || watches() <= own).await;
+}
+
+/// Holds back what the watches that are opened now have to say, until it may be said.
+struct Held {
+    inner: Arc<dyn Authority>,
+    opens_held: AtomicBool,
+    may_be_said: Arc<Semaphore>,
+}
+
+impl Authority for Held {
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn decide(&self, command: Command) -> Answer<'_, Outcome> {
+        self.inner.decide(command)
+    }
+
+    fn look(&self, query: Query) -> Answer<'_, View> {
+        self.inner.look(query)
+    }
+
+    fn watch(&self, watching: Watching) -> Answer<'_, Watch> {
+        Box::pin(async {
+            let watch = self.inner.watch(watching).await?;
+            if !self.opens_held.load(Ordering::SeqCst) {
+                return Ok(watch);
+            }
+            let may_be_said = self.may_be_said.clone();
+            let held = watch.then(move |notice| {
+                let may_be_said = may_be_said.clone();
+                async move {
+                    may_be_said.acquire().await.unwrap().forget();
+                    notice
+                }
+            });
+            Ok(Box::pin(held) as Watch)
+        })
+    }
+}
+
+#[tokio::test]
+async fn l20_what_a_watch_has_yet_to_say_is_not_lost_when_its_subscriber_joins_the_others() {
+    let clock = clock();
+    let held = Arc::new(Held {
+        inner: memory(&clock),
+        opens_held: AtomicBool::new(false),
+        may_be_said: Arc::new(Semaphore::new(0)),
+    });
+    let mut options = options();
+    options.limits.stream_heartbeat = leasehold_api::config::Period::from_millis(50);
+    let server = start_on(options, clock, held.clone()).await;
+    let mut first = Events::open(&server, None).await;
+    held.opens_held.store(true, Ordering::SeqCst);
+    let mut second = Events::open(&server, None).await;
+    held.opens_held.store(false, Ordering::SeqCst);
+    server.acquire("a", "1", "h").await;
+    let told = ["lease_acquired", "lease_renewed", "lease_renewed"];
+    for _ in 1..told.len() {
+        let body = json!({"holder": "h", "incarnation": "0"});
+        let renewed = server.call(WRITER, "POST", "/api/v1/leases/renew", body);
+        assert_eq!(renewed.await.0, 200);
+    }
+    for name in told {
+        assert_eq!(first.next().await.unwrap().0, name);
+    }
+    // Its own watch falls silent after the first change, at a revision up to which the others have everything:
+    // renewals have none of their own.
+    held.may_be_said.add_permits(1);
+    assert_eq!(second.next().await.unwrap().0, told[0]);
+    assert_eq!(second.block().await.as_deref(), Some(": alive"));
+    held.may_be_said.add_permits(100);
+    for name in &told[1..] {
+        assert_eq!(second.next().await.unwrap().0, *name);
+    }
 }
 
 #[tokio::test]
