@@ -263,13 +263,13 @@ async fn subscribers_that_want_the_same_share_one_watch_and_miss_nothing() {
 }
 
 /// Holds back what the watches that are opened now have to say, until it may be said.
-struct Held {
+struct Silenced {
     inner: Arc<dyn Authority>,
-    opens_held: AtomicBool,
+    silences: AtomicBool,
     may_be_said: Arc<Semaphore>,
 }
 
-impl Authority for Held {
+impl Authority for Silenced {
     fn capabilities(&self) -> Capabilities {
         self.inner.capabilities()
     }
@@ -285,7 +285,7 @@ impl Authority for Held {
     fn watch(&self, watching: Watching) -> Answer<'_, Watch> {
         Box::pin(async {
             let watch = self.inner.watch(watching).await?;
-            if !self.opens_held.load(Ordering::SeqCst) {
+            if !self.silences.load(Ordering::SeqCst) {
                 return Ok(watch);
             }
             let may_be_said = self.may_be_said.clone();
@@ -304,18 +304,18 @@ impl Authority for Held {
 #[tokio::test]
 async fn l20_what_a_watch_has_yet_to_say_is_not_lost_when_its_subscriber_joins_the_others() {
     let clock = clock();
-    let held = Arc::new(Held {
+    let silenced = Arc::new(Silenced {
         inner: memory(&clock),
-        opens_held: AtomicBool::new(false),
+        silences: AtomicBool::new(false),
         may_be_said: Arc::new(Semaphore::new(0)),
     });
     let mut options = options();
     options.limits.stream_heartbeat = leasehold_api::config::Period::from_millis(50);
-    let server = start_on(options, clock, held.clone()).await;
+    let server = start_on(options, clock, silenced.clone()).await;
     let mut first = Events::open(&server, None).await;
-    held.opens_held.store(true, Ordering::SeqCst);
+    silenced.silences.store(true, Ordering::SeqCst);
     let mut second = Events::open(&server, None).await;
-    held.opens_held.store(false, Ordering::SeqCst);
+    silenced.silences.store(false, Ordering::SeqCst);
     server.acquire("a", "1", "h").await;
     let told = ["lease_acquired", "lease_renewed", "lease_renewed"];
     for _ in 1..told.len() {
@@ -328,10 +328,10 @@ async fn l20_what_a_watch_has_yet_to_say_is_not_lost_when_its_subscriber_joins_t
     }
     // Its own watch falls silent after the first change, at a revision up to which the others have everything:
     // renewals have none of their own.
-    held.may_be_said.add_permits(1);
+    silenced.may_be_said.add_permits(1);
     assert_eq!(second.next().await.unwrap().0, told[0]);
     assert_eq!(second.block().await.as_deref(), Some(": alive"));
-    held.may_be_said.add_permits(100);
+    silenced.may_be_said.add_permits(100);
     for name in &told[1..] {
         assert_eq!(second.next().await.unwrap().0, *name);
     }
