@@ -357,9 +357,11 @@ pub(super) fn stored(
         }
         ControlFlow::Continue(())
     })?;
-    let mut select = connection
-        .prepare_cached("SELECT number, revision, sum, data FROM recent ORDER BY number")?;
-    let mut rows = select.query([])?;
+    // Rows from before are yet to be deleted: `slots` has what they say, and what came after them.
+    let mut select = connection.prepare_cached(
+        "SELECT number, revision, sum, data FROM recent WHERE revision >= ?1 ORDER BY number",
+    )?;
+    let mut rows = select.query([settled.get()])?;
     while let Some(row) = rows.next()? {
         let revision = Revision::new(row.get(1)?);
         for (key, slot) in in_row(row.get(0)?, row.get(2)?, row.get_ref(3)?)? {

@@ -275,6 +275,31 @@ async fn what_no_event_says_lies_beside_them_in_the_right_order() {
     assert_eq!((found.token, found.ttl), (next.token, next.ttl));
 }
 
+/// Rows are deleted a few at a time, long after `slots` has what they say and what came after them.
+#[tokio::test]
+async fn a_row_that_is_yet_to_be_deleted_brings_nothing_back() {
+    let clock = manual();
+    let dir = tempfile::tempdir().unwrap();
+    let store = open_with(dir.path(), &clock, 60).await;
+    for id in 0..20 {
+        let lease = granted(store.acquire(ask(&id.to_string(), "x")).await.unwrap());
+        lengthen(&store, &lease, 70_000).await;
+        store.release(LeaseRef::from(&lease)).await.unwrap();
+    }
+    let mut late = 0;
+    for id in 20..60 {
+        granted(store.acquire(ask(&id.to_string(), "x")).await.unwrap());
+        let image = crash_image(dir.path());
+        late += u32::from(count(image.path(), "slots") >= 20 && count(image.path(), "recent") > 0);
+        let again = open(image.path(), &clock).await.unwrap();
+        let keys = |leases: &[Lease]| -> Vec<Key> {
+            leases.iter().map(|lease| lease.key.clone()).collect()
+        };
+        assert_eq!(keys(&listed(&again).await), keys(&listed(&store).await));
+    }
+    assert!(late > 0, "rows were deleted at once: this tests nothing");
+}
+
 /// A folder that a server of the format before was killed in: slots lay apart, and each event was a row.
 #[tokio::test]
 async fn a_store_of_the_format_before_is_taken_over() {
