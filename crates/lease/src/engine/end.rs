@@ -111,30 +111,37 @@ impl Engine {
         let Some(grant) = self.slots.get(slot).grant() else {
             return;
         };
-        let (id, last, terms) = (grant.id, grant.token, grant.terms());
+        let (id, terms) = (grant.id, grant.terms());
         let kind = loss.event_kind();
         let kind = kind.expect("an authority ends a lease for a reason that it knows");
         let revision = self.next_revision();
         effects.ended.push((revision, terms));
         self.announce(slot, kind, revision, why, effects);
-        self.slots.unindex_id(id, slot);
-        self.holders.unlink(&mut self.slots, slot);
+        self.vacate(slot);
+        let at = self.now;
         let it = self.slots.get_mut(slot);
-        it.generation = it.generation.wrapping_add(1);
-        it.state = State::Idle {
-            last,
-            ended: Some(Ended {
-                id,
-                loss,
-                at: self.now,
-            }),
-        };
+        if let State::Idle { ended, .. } = &mut it.state {
+            *ended = Some(Ended { id, loss, at });
+        }
         let generation = it.generation;
         self.idle.push_back(Idle {
             slot,
             generation,
             since: self.now,
         });
+    }
+
+    /// Takes the slot's lease, if it has one, off every list. The token stays behind.
+    pub(super) fn vacate(&mut self, slot: SlotIndex) {
+        let Some(grant) = self.slots.get(slot).grant() else {
+            return;
+        };
+        let (id, last) = (grant.id, grant.token);
+        self.slots.unindex_id(id, slot);
+        self.holders.unlink(&mut self.slots, slot);
+        let it = self.slots.get_mut(slot);
+        it.generation = it.generation.wrapping_add(1);
+        it.state = State::Idle { last, ended: None };
     }
 
     /// Folds the tokens of keys that nobody used for long into the floor (L3): a later grant of such

@@ -26,7 +26,7 @@ use slots::{SlotIndex, Slots};
 use timers::Timers;
 use waiters::Waiters;
 
-pub use restore::{Resume, StoredSlot};
+pub use restore::{Restoring, Resume, StoredSlot};
 pub use slots::Ended;
 pub use waiters::{MAX_WAITERS, Ticket};
 

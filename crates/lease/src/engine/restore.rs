@@ -25,38 +25,52 @@ pub struct StoredSlot {
     pub ended: Option<Ended>,
 }
 
-/// How the authority went down, which says how much its leases have left.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Resume {
-    /// Gracefully at this time, with every renewal written down: leases get the time they had left.
-    AfterStop(UnixMillis),
-    /// The last renewals are not known: leases get their full ttl.
-    AfterCrash,
+impl StoredSlot {
+    /// That of a key which is forgotten.
+    pub fn nothing(key: Key) -> Self {
+        Self {
+            key,
+            token: Token::ZERO,
+            lease: None,
+            ended: None,
+        }
+    }
 }
 
-impl Engine {
-    /// Builds an engine from what a store kept.
-    pub fn restore(
-        options: Options,
-        revision: Revision,
-        floor: Token,
-        slots: impl IntoIterator<Item = StoredSlot>,
-        records: impl IntoIterator<Item = Record>,
-    ) -> Self {
-        let mut engine = Self::new(options);
+/// An engine on its way back from what a store kept.
+pub struct Restoring {
+    engine: Engine,
+    labels: Labels,
+}
+
+impl Restoring {
+    /// Begins, at this revision and with this floor.
+    pub fn new(options: Options, revision: Revision, floor: Token) -> Self {
+        let mut engine = Engine::new(options);
         engine.revision = revision;
         engine.floor = floor;
-        // Neighbours often have the same labels, and then share them, as they did when they were granted together.
-        let mut labels = Labels::default();
-        for mut slot in slots {
-            if let Some(lease) = &mut slot.lease {
-                if lease.labels == labels {
-                    lease.labels = labels.clone();
-                }
-                labels = lease.labels.clone();
-            }
-            engine.put(slot);
+        Self {
+            engine,
+            labels: Labels::default(),
         }
+    }
+
+    /// Takes in what was kept about a key, in the place of what was taken in before. One that never had a token
+    /// has nothing to keep.
+    pub fn put(&mut self, mut slot: StoredSlot) {
+        if let Some(lease) = &mut slot.lease {
+            // Neighbours often have the same labels, and then share them, as they did when they were granted together.
+            if lease.labels == self.labels {
+                lease.labels = self.labels.clone();
+            }
+            self.labels = lease.labels.clone();
+        }
+        self.engine.put(slot);
+    }
+
+    /// The engine, with these records.
+    pub fn done(self, records: impl IntoIterator<Item = Record>) -> Engine {
+        let mut engine = self.engine;
         for record in records {
             engine
                 .records
@@ -80,9 +94,40 @@ impl Engine {
         engine.idle = idle.into();
         engine
     }
+}
+
+/// How the authority went down, which says how much its leases have left.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Resume {
+    /// Gracefully at this time, with every renewal written down: leases get the time they had left.
+    AfterStop(UnixMillis),
+    /// The last renewals are not known: leases get their full ttl.
+    AfterCrash,
+}
+
+impl Engine {
+    /// Builds an engine from what a store kept.
+    pub fn restore(
+        options: Options,
+        revision: Revision,
+        floor: Token,
+        slots: impl IntoIterator<Item = StoredSlot>,
+        records: impl IntoIterator<Item = Record>,
+    ) -> Self {
+        let mut restoring = Restoring::new(options, revision, floor);
+        for slot in slots {
+            restoring.put(slot);
+        }
+        restoring.done(records)
+    }
 
     fn put(&mut self, stored: StoredSlot) {
         let slot = self.slots.find_or_insert(&stored.key);
+        self.vacate(slot);
+        if stored.token == Token::ZERO {
+            self.slots.remove(slot);
+            return;
+        }
         let Some(lease) = stored.lease.filter(|lease| lease.status == Status::Active) else {
             self.slots.get_mut(slot).state = State::Idle {
                 last: stored.token,

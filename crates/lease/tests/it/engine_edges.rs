@@ -5,7 +5,7 @@
 use lease::{
     Acquire, Acquired, Cause, Command, Departure, Engine, HandoffState, HandoffStep, Holder, Key,
     Labels, Lease, LeaseRef, Outcome, Revision, Token, Ttl, UnixMillis, Want,
-    engine::{Decision, Effects, Options, StoredSlot, Ticket},
+    engine::{Decision, Effects, Options, Restoring, StoredSlot, Ticket},
 };
 
 const START: UnixMillis = UnixMillis::new(1_000_000);
@@ -221,6 +221,42 @@ fn l3_a_stored_token_without_its_end_is_still_kept() {
         [],
     );
     assert_eq!(engine.stored(&key("a")), Some(stored));
+}
+
+/// What a store kept later about a key counts, whatever lease, holder and token it had before.
+#[test]
+fn what_is_taken_in_later_takes_the_place_of_what_came_before() {
+    let mut source = Engine::new(Options::default());
+    let mut restoring = Restoring::new(Options::default(), Revision::new(10), Token::ZERO);
+    let mut keep = |source: &Engine| {
+        let slot = source.stored(&key("a")).unwrap();
+        restoring.put(slot.clone());
+        slot
+    };
+    let first = grant(&mut source, START, ask("a", "ann"));
+    keep(&source);
+    apply(&mut source, START, Command::Release(LeaseRef::from(&first)));
+    keep(&source);
+    let second = grant(&mut source, START.plus(1), ask("a", "bob"));
+    let last = keep(&source);
+    restoring.put(StoredSlot {
+        key: key("b"),
+        ..last.clone()
+    });
+    restoring.put(StoredSlot::nothing(key("b")));
+    let mut engine = restoring.done([]);
+    assert_eq!(engine.stored(&key("a")), Some(last));
+    assert_eq!(engine.stored(&key("b")), None);
+    assert_eq!(engine.lease_by_id(START, first.id), None);
+    assert_eq!(engine.lease_by_id(START, second.id), Some(second.clone()));
+    let died = Command::Depart(Departure::Left(holder("ann")));
+    assert_eq!(apply(&mut engine, START, died).0, Outcome::Departed(vec![]));
+    let (gone, _) = apply(
+        &mut engine,
+        START,
+        Command::Depart(Departure::Left(holder("bob"))),
+    );
+    assert!(matches!(gone, Outcome::Departed(gone) if gone[0].id == second.id));
 }
 
 #[test]

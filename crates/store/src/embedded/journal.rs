@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use lease::{
     Event, EventKind, Key, Record, Revision, Terms, Token, UnixMillis,
-    engine::{self, Effects, Engine, RenewalEvents, StoredSlot},
+    engine::{self, Effects, Engine, RenewalEvents, Restoring, StoredSlot},
     order,
 };
 use rusqlite::{Connection, ErrorCode, TransactionBehavior, params};
@@ -273,37 +273,20 @@ impl Journal {
         options: engine::Options,
         mut adjust: impl FnMut(&mut StoredSlot),
     ) -> Result<Engine, Failure> {
-        let records = self.records()?;
-        let recent = recent::stored(&self.connection, self.state.settled)?;
+        let mut restoring = Restoring::new(options, self.state.revision, self.state.floor);
+        let mut put = |mut slot: StoredSlot| {
+            adjust(&mut slot);
+            restoring.put(slot);
+        };
         self.reading_once(|connection| {
             let mut statement = connection.prepare("SELECT key, data FROM slots")?;
             let mut rows = statement.query([])?;
-            let mut failure = None;
-            let settled = std::iter::from_fn(|| next_slot(&mut rows).transpose()).filter(|slot| {
-                !slot
-                    .as_ref()
-                    .is_ok_and(|slot| recent.contains_key(&slot.key))
-            });
-            let newer = recent.values().flatten().cloned().map(Ok);
-            let slots = settled.chain(newer).map_while(|slot| match slot {
-                Ok(mut slot) => {
-                    adjust(&mut slot);
-                    Some(slot)
-                }
-                Err(why) => {
-                    failure = Some(why);
-                    None
-                }
-            });
-            let engine = Engine::restore(
-                options,
-                self.state.revision,
-                self.state.floor,
-                slots,
-                records,
-            );
-            failure.map_or(Ok(engine), Err)
-        })
+            while let Some(slot) = next_slot(&mut rows)? {
+                put(slot);
+            }
+            recent::replay(connection, self.state.settled, put)
+        })?;
+        Ok(restoring.done(self.records()?))
     }
 
     fn records(&self) -> Result<Vec<Record>, Failure> {
@@ -415,7 +398,7 @@ impl Journal {
         let transaction = self
             .connection
             .transaction_with_behavior(TransactionBehavior::Immediate)?;
-        recent::settle(&transaction, self.state.settled)?;
+        self.recent.settle(&transaction, engine)?;
         {
             let mut update =
                 transaction.prepare_cached("UPDATE slots SET data = ?2 WHERE key = ?1")?;

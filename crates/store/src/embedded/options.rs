@@ -42,7 +42,7 @@ impl Default for Options {
             history: History::default(),
             queue: 16_384,
             watch_buffer: 16_384,
-            recent_keys: 131_072,
+            recent_keys: 524_288,
             on_damage: OnDamage::default(),
         }
     }

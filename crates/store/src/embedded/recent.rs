@@ -216,7 +216,10 @@ impl Recent {
         (settled, newest): (Revision, Revision),
         keeps_rows: bool,
     ) -> Result<Self, Failure> {
-        let changed: Vec<Key> = stored(connection, settled)?.into_keys().collect();
+        let mut changed: Vec<Key> = Vec::new();
+        replay(connection, settled, |slot| changed.push(slot.key))?;
+        changed.sort_unstable();
+        changed.dedup();
         let fresh = changed.len();
         let many = keys.lock().many;
         *keys.lock() = Keys {
@@ -305,9 +308,7 @@ impl Recent {
         let mut moved = None;
         let mut slots = Slots::new(connection)?;
         for key in self.leaving.by_ref().take(most) {
-            let stored = engine.stored(&key);
-            let live = stored.as_ref().is_some_and(|slot| slot.lease.is_some());
-            slots.write(&key, live, stored.and_then(row::from_slot))?;
+            slots.write(&key, engine.stored(&key))?;
             moved = Some(key);
         }
         if self.leaving.is_empty() {
@@ -328,6 +329,15 @@ impl Recent {
         })
     }
 
+    /// Brings `slots` up to date, in the last transaction of all.
+    pub fn settle(&mut self, connection: &Connection, engine: &Engine) -> Result<(), Failure> {
+        while self.fresh > 0 || !self.leaving.is_empty() {
+            self.move_on(connection, engine, true, usize::MAX)?;
+        }
+        connection.execute("DELETE FROM recent", [])?;
+        Ok(())
+    }
+
     /// The transaction is durable.
     pub fn committed(&mut self, written: Written, changed: &[&Key], revision: Revision) {
         let mut keys = self.keys.lock();
@@ -345,41 +355,65 @@ impl Recent {
     }
 }
 
-/// What events and rows say, by key: its slot, `None` for one that has nothing to keep.
-pub(super) fn stored(
+/// What events and rows say about slots, in the order in which it came to be: later ones take the place of earlier
+/// ones, and of what the table `slots` has. One without a token has nothing to keep.
+pub(super) fn replay(
     connection: &Connection,
     settled: Revision,
-) -> Result<BTreeMap<Key, Option<StoredSlot>>, Failure> {
-    let mut slots: BTreeMap<Key, (Revision, Option<StoredSlot>)> = BTreeMap::new();
-    history::scan(connection, settled, |event, terms| {
-        if let Some(slot) = row::slot_after(&event, terms) {
-            slots.insert(event.key, (event.revision, Some(slot)));
-        }
-        ControlFlow::Continue(())
-    })?;
+    mut each: impl FnMut(StoredSlot),
+) -> Result<(), Failure> {
     // Rows from before are yet to be deleted: `slots` has what they say, and what came after them.
     let mut select = connection.prepare_cached(
         "SELECT number, revision, sum, data FROM recent WHERE revision >= ?1 ORDER BY number",
     )?;
     let mut rows = select.query([settled.get()])?;
-    while let Some(row) = rows.next()? {
-        let revision = Revision::new(row.get(1)?);
-        for (key, slot) in in_row(row.get(0)?, row.get(2)?, row.get_ref(3)?)? {
-            if slots.get(&key).is_none_or(|(newer, _)| *newer <= revision) {
-                slots.insert(key, (revision, slot));
+    let mut next = next_row(&mut rows)?;
+    let mut failure = None;
+    history::scan(connection, settled, |event, terms| {
+        // A row says what was so after its revision.
+        while next.as_ref().is_some_and(|(at, _)| *at < event.revision) {
+            let row = next.take();
+            row.into_iter()
+                .flat_map(|(_, slots)| slots)
+                .for_each(&mut each);
+            match next_row(&mut rows) {
+                Ok(row) => next = row,
+                Err(why) => {
+                    failure = Some(why);
+                    return ControlFlow::Break(());
+                }
             }
         }
+        if let Some(slot) = row::slot_after(&event, terms) {
+            each(slot);
+        }
+        ControlFlow::Continue(())
+    })?;
+    if let Some(failure) = failure {
+        return Err(failure);
     }
-    let slots = slots.into_iter();
-    Ok(slots.map(|(key, (_, slot))| (key, slot)).collect())
+    while let Some((_, slots)) = next {
+        slots.into_iter().for_each(&mut each);
+        next = next_row(&mut rows)?;
+    }
+    Ok(())
 }
 
-/// The slots of a row, by key; `None` for one that has nothing to keep.
+/// The slots of the next row of a query, and the revision after which they were so.
+fn next_row(rows: &mut rusqlite::Rows<'_>) -> Result<Option<(Revision, Vec<StoredSlot>)>, Failure> {
+    let Some(row) = rows.next()? else {
+        return Ok(None);
+    };
+    let slots = in_row(row.get(0)?, row.get(2)?, row.get_ref(3)?)?;
+    Ok(Some((Revision::new(row.get(1)?), slots)))
+}
+
+/// The slots of a row.
 pub(super) fn in_row(
     number: i64,
     sum: i64,
     data: ValueRef<'_>,
-) -> Result<Vec<(Key, Option<StoredSlot>)>, Failure> {
+) -> Result<Vec<StoredSlot>, Failure> {
     let damaged = |why| Failure::Row {
         table: "recent",
         key: number.to_string(),
@@ -394,18 +428,24 @@ pub(super) fn in_row(
         let key = take(&mut rest).ok_or_else(|| damaged(Unreadable::Fields))?;
         let slot = take(&mut rest).ok_or_else(|| damaged(Unreadable::Fields))?;
         let key = key_of("recent", String::from_utf8_lossy(key).into_owned())?;
-        let slot = (!slot.is_empty()).then(|| row::to_slot(key.clone(), slot));
-        slots.push((key, slot.transpose().map_err(damaged)?));
+        slots.push(if slot.is_empty() {
+            StoredSlot::nothing(key)
+        } else {
+            row::to_slot(key, slot).map_err(damaged)?
+        });
     }
     Ok(slots)
 }
 
 /// Brings `slots` up to date, for whoever reads that table alone.
 pub(super) fn settle(connection: &Connection, settled: Revision) -> Result<(), Failure> {
+    let mut newest = BTreeMap::new();
+    replay(connection, settled, |slot| {
+        newest.insert(slot.key.clone(), slot);
+    })?;
     let mut slots = Slots::new(connection)?;
-    for (key, slot) in stored(connection, settled)? {
-        let live = slot.as_ref().is_some_and(|slot| slot.lease.is_some());
-        slots.write(&key, live, slot.and_then(row::from_slot))?;
+    for (key, slot) in newest {
+        slots.write(&key, Some(slot))?;
     }
     connection.execute("DELETE FROM recent", [])?;
     Ok(())
@@ -431,9 +471,10 @@ impl<'c> Slots<'c> {
         })
     }
 
-    /// Writes the slot of a key; without data it has nothing to keep.
-    pub fn write(&mut self, key: &Key, live: bool, data: Option<Vec<u8>>) -> Result<(), Failure> {
-        let Some(data) = data else {
+    /// Writes the slot of a key, which may have nothing to keep.
+    pub fn write(&mut self, key: &Key, slot: Option<StoredSlot>) -> Result<(), Failure> {
+        let live = slot.as_ref().is_some_and(|slot| slot.lease.is_some());
+        let Some(data) = slot.and_then(row::from_slot) else {
             self.delete.execute([key.as_str()])?;
             return Ok(());
         };

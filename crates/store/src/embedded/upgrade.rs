@@ -89,9 +89,8 @@ fn settle(connection: &Connection) -> Result<(), Failure> {
     let mut select = connection.prepare("SELECT number, sum, data FROM recent ORDER BY number")?;
     let mut rows = select.query([])?;
     while let Some(row) = rows.next()? {
-        for (key, slot) in recent::in_row(row.get(0)?, row.get(1)?, row.get_ref(2)?)? {
-            let live = slot.as_ref().is_some_and(|slot| slot.lease.is_some());
-            slots.write(&key, live, slot.and_then(row::from_slot))?;
+        for slot in recent::in_row(row.get(0)?, row.get(1)?, row.get_ref(2)?)? {
+            slots.write(&slot.key.clone(), Some(slot))?;
         }
     }
     Ok(())
