@@ -317,6 +317,7 @@ async fn expiries(store: Embedded, mut watch: Watch, expiring: usize) -> Result<
             Notice::Event(event) if event.kind == EventKind::LeaseExpired => {
                 let due = event
                     .lease
+                    .as_ref()
                     .map_or(UnixMillis::default(), |lease| lease.expires_at);
                 lateness.record(store.now().await?.since(due))?;
             }

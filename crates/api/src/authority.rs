@@ -7,7 +7,7 @@
 
 use std::{
     collections::HashSet,
-    sync::{LazyLock, Mutex, PoisonError},
+    sync::{Arc, LazyLock, Mutex, PoisonError},
 };
 
 use serde::{Deserialize, Serialize};
@@ -27,7 +27,7 @@ pub enum Frame {
     /// The watch has begun: whatever changes from here on is told.
     Open,
     /// A change.
-    Event(lease::Event),
+    Event(Arc<lease::Event>),
     /// Events are gone: this is what is live.
     Snapshot(Box<lease::Snapshot>),
     /// Nothing else up to this revision is wanted: the reader may resume from here.

@@ -17,7 +17,7 @@ pub enum Change {
     /// stream cannot be joined to where it stopped; with what is live if the authority sent it.
     Resync(Option<Box<Snapshot>>),
     /// A wanted change, in order, and nothing left out since the last resync.
-    Event(Event),
+    Event(Arc<Event>),
     /// Nothing wanted happened up to this revision, from where the follower would resume.
     Progress(Revision),
     /// The authority cannot be watched at the moment. The follower goes on by itself.

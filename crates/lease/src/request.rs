@@ -584,8 +584,8 @@ pub struct EventPage {
 /// What a watcher gets (L20).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Notice {
-    /// A change, in order.
-    Event(Event),
+    /// A change, in order. Watchers share it.
+    Event(Arc<Event>),
     /// The revision asked for is gone, or the watcher was too slow: these are the live leases and
     /// records as of `revision`, and the events after it follow.
     Snapshot(Box<Snapshot>),

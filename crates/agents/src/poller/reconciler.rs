@@ -39,7 +39,7 @@ const FOREIGN_PAUSE_MS: u64 = 250;
 
 /// What the stream of changes says.
 enum Feed {
-    Event(Box<Event>),
+    Event(Arc<Event>),
     /// Something may have been missed: read everything.
     Resync,
 }
@@ -78,7 +78,7 @@ async fn listen(shared: Arc<Shared>, events: mpsc::Sender<Feed>) {
             change = follower.next() => change,
         };
         let feed = match change {
-            Ok(Change::Event(event)) => Feed::Event(Box::new(event)),
+            Ok(Change::Event(event)) => Feed::Event(event),
             Ok(Change::Progress(_)) => continue,
             // While the stream is interrupted something may be missed.
             Ok(Change::Resync(_) | Change::Interrupted(_)) => Feed::Resync,

@@ -47,7 +47,7 @@ pub async fn run(arguments: Arguments, authority: Arc<dyn Authority>) -> Outcome
     loop {
         match follower.next().await? {
             Change::Event(event) if arguments.format.json => {
-                print::json(&leasehold_api::Event::from(&event))?;
+                print::json(&leasehold_api::Event::from(&*event))?;
             }
             Change::Event(event) => print::event(&event)?,
             Change::Resync(Some(snapshot)) if arguments.format.json => {

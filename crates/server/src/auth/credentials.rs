@@ -210,7 +210,7 @@ impl Credentials {
             .with_pauses(RETRY_MS.0, RETRY_MS.1);
         loop {
             let read = match follower.next().await {
-                Ok(Change::Event(event)) => self.reread(event.key).await,
+                Ok(Change::Event(event)) => self.reread(event.key.clone()).await,
                 Ok(Change::Resync(_)) => self.prepare().await,
                 Ok(Change::Progress(_) | Change::Interrupted(_)) => Ok(()),
                 Err(error) => {

@@ -361,7 +361,7 @@ mod tests {
     use super::*;
 
     fn said(revision: u64, kind: EventKind) -> Frame {
-        Frame::Event(lease::Event {
+        Frame::Event(Arc::new(lease::Event {
             revision: Revision::new(revision),
             at: lease::UnixMillis::new(1),
             kind,
@@ -369,7 +369,7 @@ mod tests {
             lease: None,
             cause: None,
             detail: None,
-        })
+        }))
     }
 
     async fn piece(messages: impl IntoIterator<Item = Frame>) -> Piece {

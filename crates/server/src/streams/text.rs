@@ -136,7 +136,7 @@ fn public(text: &mut Vec<u8>, said: Said) -> Option<Box<lease::Snapshot>> {
     match said {
         Ok(Frame::Event(event)) => message(
             text,
-            &Event::from(&event),
+            &Event::from(&*event),
             Some(event.kind.as_str()),
             Some(event.revision),
         ),

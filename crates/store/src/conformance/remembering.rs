@@ -1,6 +1,6 @@
 //! Remembering: each change an event, streams that never lie, a history that answers (L19–L21).
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use futures_util::StreamExt as _;
 use lease::{
@@ -34,7 +34,7 @@ async fn follow(stage: &Stage<'_>, watch: &mut Watch, count: usize) -> Vec<Event
         match notice(watch).await {
             Notice::Event(event) if event.key.kind() != stage.kind() => {}
             Notice::Event(event) if event.kind == EventKind::LeaseRenewed => {}
-            Notice::Event(event) => events.push(event),
+            Notice::Event(event) => events.push(Arc::unwrap_or_clone(event)),
             Notice::Progress(_) => {}
             Notice::Snapshot(snapshot) => panic!("nothing was missed, so not {snapshot:?}"),
         }
@@ -242,7 +242,7 @@ pub async fn l20_renewals_are_live(harness: &dyn Harness) {
         }
     };
     assert_eq!(event.kind, EventKind::LeaseRenewed);
-    let about = event.lease.expect("about a lease");
+    let about = event.lease.as_ref().expect("about a lease");
     assert_eq!((about.id, about.token), (lease.id, lease.token));
     assert_eq!(about.expires_at, renewed.expires_at);
     stage.release(&lease).await;

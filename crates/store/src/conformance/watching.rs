@@ -1,6 +1,6 @@
 //! Watches with a filter: only what is wanted, nothing of it left out, and a place to resume from (L20).
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use futures_util::StreamExt as _;
 use lease::{
@@ -34,7 +34,7 @@ async fn follow(watch: &mut Watch, count: usize) -> Vec<Event> {
     let mut events = Vec::new();
     while events.len() < count {
         match notice(watch).await {
-            Notice::Event(event) => events.push(event),
+            Notice::Event(event) => events.push(Arc::unwrap_or_clone(event)),
             Notice::Progress(_) => {}
             Notice::Snapshot(snapshot) => panic!("nothing was missed, so not {snapshot:?}"),
         }

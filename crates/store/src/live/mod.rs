@@ -132,14 +132,14 @@ impl Live {
     pub fn publish(&self, events: impl IntoIterator<Item = Event>) {
         let mut seats = self.is_watched().then(|| self.seats());
         let mut newest = 0;
-        let mut woken = Vec::new();
+        let (mut left, mut woken) = (0, Vec::new());
         for event in events {
             newest = newest.max(event.revision.get());
             if let Some(seats) = &mut seats {
-                let left = seats.offer(&Arc::new(event), &mut woken);
-                self.shared.count.fetch_sub(left, Ordering::Relaxed);
+                left += seats.offer(&Arc::new(event), &mut woken);
             }
         }
+        self.shared.count.fetch_sub(left, Ordering::Relaxed);
         // After the events: whoever reads this has everything up to it in its queue.
         self.shared.newest.fetch_max(newest, Ordering::AcqRel);
         drop(seats);
@@ -194,13 +194,15 @@ impl Seats {
     /// Offers an event to those who may want it; returns how many seats became empty.
     fn offer(&mut self, event: &Arc<Event>, woken: &mut Vec<Waker>) -> usize {
         let mut left = hand_out(&mut self.others, event, woken);
-        if let Some(row) = self.by_key.get_mut(&event.key) {
+        // Most often nobody has named a key or a holder: neither is hashed then.
+        if !self.by_key.is_empty()
+            && let Some(row) = self.by_key.get_mut(&event.key)
+        {
             left += hand_out(row, event, woken);
         }
-        if let Some(row) = event
-            .lease
-            .as_ref()
-            .and_then(|lease| self.by_holder.get_mut(&lease.holder.name))
+        if !self.by_holder.is_empty()
+            && let Some(lease) = &event.lease
+            && let Some(row) = self.by_holder.get_mut(&lease.holder.name)
         {
             left += hand_out(row, event, woken);
         }

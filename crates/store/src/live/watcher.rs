@@ -177,8 +177,7 @@ impl<S: Source> Watcher<S> {
         };
         if !known {
             self.seen = event.revision;
-            self.ready
-                .push_back(Notice::Event(Arc::unwrap_or_clone(event)));
+            self.ready.push_back(Notice::Event(event));
         }
     }
 
@@ -210,7 +209,7 @@ impl<S: Source> Watcher<S> {
             events
                 .take_while(|event| event.revision <= until)
                 .filter(|event| self.watching.matches(event))
-                .map(Notice::Event),
+                .map(|event| Notice::Event(Arc::new(event))),
         );
         self.missed = (reached < until).then_some((reached, until));
         Ok(())

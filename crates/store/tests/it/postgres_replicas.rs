@@ -264,7 +264,7 @@ async fn l20_a_watcher_sees_what_every_replica_does() {
         assert!(last < Some(event.revision), "in order");
         last = Some(event.revision);
         if event.key.kind() == "camera" && event.kind == EventKind::LeaseReleased {
-            assert!(expected.remove(&event.lease.unwrap().id));
+            assert!(expected.remove(&event.lease.as_ref().unwrap().id));
             ended += 1;
         }
     }

@@ -150,7 +150,7 @@ async fn l12_the_leadership_passes_on_when_its_replica_ends() {
     })
     .await
     .expect("announced");
-    let due = event.lease.expect("about a lease").expires_at;
+    let due = event.lease.as_ref().expect("about a lease").expires_at;
     assert!(
         event.at.since(due) < 1500,
         "{} ms late",
