@@ -7,7 +7,7 @@ use axum::{
     extract::{FromRequest, Request},
     response::{IntoResponse, Response},
 };
-use http::{HeaderMap, HeaderValue, StatusCode, header};
+use http::{HeaderMap, HeaderValue, header};
 use http_body_util::{BodyExt, Limited};
 use leasehold_api::Code;
 use serde::{
@@ -16,37 +16,40 @@ use serde::{
 };
 use tokio::time::timeout;
 
-use crate::{Limits, Reject, budget::BudgetSlot, frame::too_slow};
+use crate::{Limits, Reject, along::Along, frame::too_slow};
 
 /// What a call to the kernel's own interface may always hold: a transaction has several records of
 /// 256 KiB each.
 pub(crate) const KERNEL_BODY_BYTES: usize = 8 * 1024 * 1024;
 
+/// How much room an answer begins with: enough for one lease.
+const USUAL_BYTES: usize = 768;
+
 /// How much of a body that is too large is read all the same: most senders look for an answer only
 /// after they have sent everything, and would see a closed connection instead of the refusal.
 const DRAINED_BYTES: usize = 16 * 1024 * 1024;
 
-/// What the body of a request may be. Goes along with the request.
+/// What the body of a request may be.
 #[derive(Clone, Copy)]
-pub(crate) struct BodyLimit {
+struct BodyLimit {
     /// How large.
-    pub bytes: usize,
+    bytes: usize,
     /// How long it may take to arrive: one that trickles must not hold a permit for ever.
-    pub time: Duration,
+    time: Duration,
 }
 
 impl BodyLimit {
-    pub fn of(limits: &Limits) -> Self {
-        Self {
+    /// That of a request; one that went past the frame gets the default.
+    fn of(request: &Request) -> Self {
+        let of = |limits: &Limits| Self {
             bytes: limits.body_bytes,
             time: limits.request_timeout(),
-        }
-    }
-
-    /// What came along with a request; a request that went past the frame gets the defaults.
-    fn along(request: &Request) -> Self {
-        let along = request.extensions().get().copied();
-        along.unwrap_or_else(|| Self::of(&Limits::default()))
+        };
+        let along = request.extensions().get::<Arc<Along>>();
+        along.map_or_else(
+            || of(&Limits::default()),
+            |along| of(&along.app.parts().limits),
+        )
     }
 }
 
@@ -57,7 +60,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for JsonBody<T> {
     type Rejection = Reject;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Reject> {
-        let limit = BodyLimit::along(&request);
+        let limit = BodyLimit::of(&request);
         let bytes = read(request, limit).await?;
         leasehold_api::parse(&bytes)
             .map(Self)
@@ -83,7 +86,7 @@ impl<S: Send + Sync> FromRequest<S> for KernelBody {
     type Rejection = Reject;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Reject> {
-        let limit = BodyLimit::along(&request);
+        let limit = BodyLimit::of(&request);
         let limit = BodyLimit {
             bytes: limit.bytes.max(KERNEL_BODY_BYTES),
             ..limit
@@ -99,7 +102,7 @@ impl<const MOST: usize, S: Send + Sync> FromRequest<S> for RawBody<MOST> {
     type Rejection = Reject;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Reject> {
-        let limit = BodyLimit::along(&request);
+        let limit = BodyLimit::of(&request);
         let limit = BodyLimit {
             bytes: limit.bytes.min(MOST),
             ..limit
@@ -147,8 +150,8 @@ async fn read_any(request: Request, limit: BodyLimit) -> Result<Bytes, Reject> {
     };
     let bytes = whole.to_bytes();
     // Only a request that is whole takes a permit from others.
-    if let Some(slot) = head.extensions.get::<Arc<BudgetSlot>>() {
-        slot.take()?;
+    if let Some(along) = head.extensions.get::<Arc<Along>>() {
+        along.admit()?;
     }
     Ok(bytes)
 }
@@ -174,8 +177,12 @@ fn is_json(headers: &HeaderMap) -> bool {
         .get(header::CONTENT_TYPE)
         .and_then(|value| value.to_str().ok())
         .and_then(|value| value.split(';').next())
-        .map(|media| media.trim().to_ascii_lowercase())
-        .is_some_and(|media| media == "application/json" || media.ends_with("+json"))
+        .map(|media| media.trim().as_bytes())
+        .is_some_and(|media| {
+            let suffix = media.last_chunk::<5>();
+            media.eq_ignore_ascii_case(b"application/json")
+                || suffix.is_some_and(|it| it.eq_ignore_ascii_case(b"+json"))
+        })
 }
 
 /// A JSON answer.
@@ -183,16 +190,14 @@ pub struct Json<T>(pub T);
 
 impl<T: Serialize> IntoResponse for Json<T> {
     fn into_response(self) -> Response {
-        match serde_json::to_vec(&self.0) {
-            Ok(bytes) => (
-                StatusCode::OK,
-                [(
-                    header::CONTENT_TYPE,
-                    HeaderValue::from_static("application/json"),
-                )],
-                bytes,
-            )
-                .into_response(),
+        let mut bytes = Vec::with_capacity(USUAL_BYTES);
+        match serde_json::to_writer(&mut bytes, &self.0) {
+            Ok(()) => {
+                let mut response = Response::new(Body::from(bytes));
+                let json = HeaderValue::from_static("application/json");
+                response.headers_mut().insert(header::CONTENT_TYPE, json);
+                response
+            }
             Err(error) => {
                 tracing::error!(%error, "an answer could not be written as JSON");
                 Reject::new(Code::InternalError, "the answer could not be written").into_response()

@@ -5,7 +5,7 @@ use std::{
     net::SocketAddr,
     panic::AssertUnwindSafe,
     sync::{
-        Arc, LazyLock, OnceLock,
+        LazyLock,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -25,9 +25,7 @@ use uuid::Uuid;
 
 use crate::{
     App, Reject,
-    auth::{Caller, Origin},
-    body::BodyLimit,
-    budget::{BudgetSlot, StreamBody},
+    along::{Along, StreamBody},
     problem::of_status,
     shed::Class,
 };
@@ -36,10 +34,6 @@ use crate::{
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// A longer id from outside is replaced: it goes into every log line.
 const MAX_REQUEST_ID_BYTES: usize = 128;
-
-/// Who made the request, for the log and for streams: filled in by the authentication.
-#[derive(Clone, Default)]
-pub(crate) struct KnownAs(pub Arc<OnceLock<Caller>>);
 
 /// The word that a method is counted under. Whatever else somebody makes up is one of many.
 fn counted_as(method: &Method) -> &'static str {
@@ -65,71 +59,53 @@ pub(crate) async fn frame(
     let id = request_id(request.headers());
     let method = request.method().clone();
     let class = Class::of(&method, request.uri().path());
-    let route = request
-        .extensions()
-        .get::<MatchedPath>()
-        .map_or_else(|| "unmatched".to_owned(), |path| path.as_str().to_owned());
+    let route = request.extensions().get::<MatchedPath>().cloned();
+    let route = route.as_ref().map_or("unmatched", MatchedPath::as_str);
     let origin = app.parts().guard.origin(peer.ip(), request.headers());
-    let origin = origin.named(peer, request.headers());
-    let known = KnownAs::default();
-    request.extensions_mut().insert(origin);
-    request.extensions_mut().insert(known.clone());
-    let body = BodyLimit::of(&app.parts().limits);
-    request.extensions_mut().insert(body);
-    let slot = BudgetSlot::new(app.clone(), class);
-    request.extensions_mut().insert(slot.clone());
-    let api = request.uri().path().starts_with("/api/");
-    let response = admitted(&app, origin, class, &slot, request, next).await;
+    let along = Along::new(app, class, origin.named(peer, request.headers()));
+    request.extensions_mut().insert(along.clone());
+    let is_api = request.uri().path().starts_with("/api/");
+    let response = admitted(&along, request, next).await;
     let mut response = written(response, &id);
-    guarded(response.headers_mut(), api, app.parts().encrypted);
-    if class == Class::Stream && response.status().is_success() {
-        let revoked = known.0.get().map(|caller| caller.revoked.clone());
-        response = response
-            .map(|body| Body::new(StreamBody::new(body, revoked.unwrap_or_default(), slot)));
-    }
-    if let Ok(value) = HeaderValue::from_str(&id) {
-        response.headers_mut().insert(REQUEST_ID, value);
-    }
+    guarded(response.headers_mut(), is_api, along.app.parts().encrypted);
     let status = response.status().as_u16();
-    let credential = known.0.get().map_or("-", |caller| &*caller.token_id);
+    let credential = along.caller.get().map_or("-", |caller| &*caller.token_id);
     let took = began.elapsed();
     let took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+    let (request_id, client) = (id.to_str().unwrap_or_default(), origin.client);
     // A 503 is for the caller to repeat; what is behind it is logged once, where it is noticed.
     if status >= 500 && status != 503 {
-        tracing::warn!(request_id = %id, %method, route, status, took_us, credential, client = %origin.client, "request failed");
+        tracing::warn!(request_id, %method, route, status, took_us, credential, %client, "request failed");
     } else if class == Class::Free {
-        tracing::trace!(request_id = %id, %method, route, status, took_us, "request");
+        tracing::trace!(request_id, %method, route, status, took_us, "request");
     } else {
-        tracing::debug!(request_id = %id, %method, route, status, took_us, credential, client = %origin.client, "request");
+        tracing::debug!(request_id, %method, route, status, took_us, credential, %client, "request");
     }
     let word = counted_as(&method);
-    app.metrics().request(word, route, status, took);
+    along.app.metrics().request(word, route, status, took);
+    response.headers_mut().insert(REQUEST_ID, id);
+    if class == Class::Stream && response.status().is_success() {
+        response = response.map(|body| Body::new(StreamBody::new(body, along)));
+    }
     response
 }
 
-async fn admitted(
-    app: &App,
-    origin: Origin,
-    class: Class,
-    slot: &BudgetSlot,
-    request: Request,
-    next: Next,
-) -> Response {
-    if !app.parts().guard.admits(origin) {
+async fn admitted(along: &Along, request: Request, next: Next) -> Response {
+    let limits = &along.app.parts().limits;
+    if !along.app.parts().guard.admits(along.origin) {
         return Reject::new(
             Code::AuthorizationFailed,
             "this network may not talk to the server",
         )
         .into_response();
     }
-    if request.uri().path().contains("%00")
-        || request.uri().query().is_some_and(|it| it.contains("%00"))
-    {
+    if has_nul(request.uri().path()) || request.uri().query().is_some_and(has_nul) {
         return Reject::field("query", "text without the character NUL").into_response();
     }
     // With a body, the permit is taken when the body has arrived.
+    let class = along.class;
     let later = matches!(class, Class::Keep | Class::Other) && !request.body().is_end_stream();
-    if !later && let Err(reject) = slot.take() {
+    if !later && let Err(reject) = along.admit() {
         return reject.into_response();
     }
     let answer = AssertUnwindSafe(next.run(request)).catch_unwind();
@@ -137,7 +113,7 @@ async fn admitted(
     let answer = if matches!(class, Class::Stream | Class::Acquire) {
         answer.await
     } else {
-        match timeout(app.parts().limits.request_timeout(), answer).await {
+        match timeout(limits.request_timeout(), answer).await {
             Ok(answer) => answer,
             Err(_) => return too_slow().into_response(),
         }
@@ -146,6 +122,12 @@ async fn admitted(
         tracing::error!("a handler panicked");
         Reject::new(Code::InternalError, "something is wrong on the server").into_response()
     })
+}
+
+/// Whether a part of a URI stands for text with the character NUL.
+fn has_nul(text: &str) -> bool {
+    // Few have any escape at all.
+    text.as_bytes().contains(&b'%') && text.contains("%00")
 }
 
 /// The request took longer than the limit.
@@ -176,12 +158,17 @@ fn guarded(headers: &mut HeaderMap, api: bool, encrypted: bool) {
     }
 }
 
-fn request_id(headers: &HeaderMap) -> String {
-    headers
+fn request_id(headers: &HeaderMap) -> HeaderValue {
+    let given = headers
         .get(&REQUEST_ID)
-        .and_then(|id| id.to_str().ok())
-        .filter(|id| !id.is_empty() && id.len() <= MAX_REQUEST_ID_BYTES)
-        .map_or_else(|| fresh_id().to_string(), str::to_owned)
+        .filter(|id| (1..=MAX_REQUEST_ID_BYTES).contains(&id.len()) && id.to_str().is_ok());
+    given.cloned().unwrap_or_else(|| {
+        let text = fresh_id()
+            .hyphenated()
+            .encode_lower(&mut Uuid::encode_buffer())
+            .to_owned();
+        HeaderValue::try_from(text).expect("hexadecimal digits and hyphens")
+    })
 }
 
 /// Random for this process and counted within it: fresh randomness would be a system call per request.
@@ -196,14 +183,16 @@ fn fresh_id() -> Uuid {
 }
 
 /// Writes a problem out, with the id of its request. Errors of the framework become problems too.
-fn written(mut response: Response, id: &str) -> Response {
+fn written(mut response: Response, id: &HeaderValue) -> Response {
     let status = response.status();
     if !status.is_client_error() && !status.is_server_error() {
         return response;
     }
     let reject = response.extensions_mut().remove::<Reject>();
     let mut problem = reject.unwrap_or_else(|| of_status(status)).into_problem();
-    id.clone_into(&mut problem.request_id);
+    id.to_str()
+        .unwrap_or_default()
+        .clone_into(&mut problem.request_id);
     let body = serde_json::to_vec(&problem).unwrap_or_default();
     let status = StatusCode::from_u16(problem.status).unwrap_or(status);
     let mut headers = std::mem::take(response.headers_mut());

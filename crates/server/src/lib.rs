@@ -3,10 +3,10 @@
 //!
 //! Routes translate and decide nothing: the rules live in the kernel.
 
+mod along;
 mod app;
 pub mod auth;
 mod body;
-mod budget;
 mod connections;
 mod frame;
 mod limits;

@@ -14,7 +14,7 @@ use secrecy::ExposeSecret as _;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Caller, TokenSpec,
+    Caller, Rights, TokenSpec,
     secret::{Digest, digest, parse_digest},
     stored::{Stored, StoredLogin, login_key, parse},
 };
@@ -82,13 +82,13 @@ impl Known {
             // Replicas may call it by other names: a login goes by the secret.
             let reference: Arc<str> = format!("given-{}", hex::encode(&digest[..16])).into();
             known.given.insert(reference.clone(), digest);
-            let caller = Caller {
+            let caller = Caller::from(Rights {
                 token_id: name.into(),
                 scopes: spec.scopes.clone().into(),
                 tenant: spec.tenant.clone().map(Into::into),
                 revoked: CancellationToken::new(),
                 reference,
-            };
+            });
             known.secrets.insert(digest, Secret { caller, ends: None });
         }
         known
@@ -129,10 +129,10 @@ impl Known {
                 .noted
                 .compare_exchange(noted, now.get(), Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok();
-        let caller = Caller {
+        let caller = Caller::from(Rights {
             revoked: login.ended.clone(),
-            ..secret.caller.clone()
-        };
+            ..Rights::clone(&secret.caller)
+        });
         Some((caller, is_due))
     }
 
@@ -265,13 +265,13 @@ impl Known {
                 continue;
             }
             let secret = self.secrets.entry(*digest).or_insert_with(|| Secret {
-                caller: Caller {
+                caller: Caller::from(Rights {
                     token_id: reference.clone(),
                     scopes: scopes.clone(),
                     tenant: tenant.clone(),
                     revoked: CancellationToken::new(),
                     reference: reference.clone(),
-                },
+                }),
                 ends: None,
             });
             secret.ends = *ends;

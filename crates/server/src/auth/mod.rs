@@ -15,7 +15,7 @@ mod scope;
 mod secret;
 mod stored;
 
-use std::{marker::PhantomData, sync::Arc};
+use std::{marker::PhantomData, ops::Deref, sync::Arc};
 
 use axum::extract::FromRequestParts;
 use http::{header, request::Parts};
@@ -33,11 +33,15 @@ pub use networks::{Networks, Origin, default_networks};
 pub use scope::{Area, Level, Scope};
 pub use stored::{Created, Credential, CredentialStore, NewCredential, Previous, Stored};
 
-use crate::{App, Reject, frame::KnownAs};
+use crate::{App, Reject, along::Along};
 
-/// Who makes a request, and what it may do.
+/// Who makes a request, and what it may do. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Caller {
+pub struct Caller(Arc<Rights>);
+
+/// What a credential is, to whoever shows it.
+#[derive(Clone, Debug)]
+pub struct Rights {
     /// Names the token, never the token itself.
     pub token_id: Arc<str>,
     /// What it may do.
@@ -48,6 +52,20 @@ pub struct Caller {
     pub revoked: CancellationToken,
     /// What logins of this credential call it, on every replica.
     pub(crate) reference: Arc<str>,
+}
+
+impl From<Rights> for Caller {
+    fn from(rights: Rights) -> Self {
+        Self(Arc::new(rights))
+    }
+}
+
+impl Deref for Caller {
+    type Target = Rights;
+
+    fn deref(&self) -> &Rights {
+        &self.0
+    }
 }
 
 impl Caller {
@@ -80,9 +98,14 @@ impl Caller {
     }
 
     /// The same caller, for what it does to something of this tenant.
-    pub(crate) fn within(mut self, tenant: Option<&str>) -> Self {
-        self.tenant = self.tenant.or_else(|| tenant.map(Into::into));
-        self
+    pub(crate) fn within(self, tenant: Option<&str>) -> Self {
+        if self.tenant.is_some() || tenant.is_none() {
+            return self;
+        }
+        Self::from(Rights {
+            tenant: tenant.map(Into::into),
+            ..Rights::clone(&self)
+        })
     }
 
     /// The tenant that a question of this caller is about: its own, if it is bound to one.
@@ -202,15 +225,16 @@ impl FromRequestParts<App> for Authenticated {
             Err(Unknown::Nothing) => return Err(failed()),
             Err(Unknown::Ended(reject)) => return Err(reject),
             Err(Unknown::Wrong) => {
-                let Some(origin) = parts.extensions.get::<Origin>() else {
+                let Some(along) = parts.extensions.get::<Arc<Along>>() else {
                     return Err(failed());
                 };
-                return Err(app.parts().failures.note(origin.client, failed()).await);
+                let client = along.origin.client;
+                return Err(app.parts().failures.note(client, failed()).await);
             }
         };
-        if let Some(known) = parts.extensions.get::<KnownAs>() {
+        if let Some(along) = parts.extensions.get::<Arc<Along>>() {
             // Set once per request; a second extractor finds the same caller.
-            let _ = known.0.set(caller.clone());
+            let _ = along.caller.set(caller.clone());
         }
         Ok(Self(caller))
     }

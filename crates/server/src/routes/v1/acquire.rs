@@ -49,7 +49,8 @@ async fn acquire(
         asked.acquire.holder.incarnation = Incarnation::new(made_up)?;
     }
     let acquired = if asked.form == Form::Camera {
-        admission::acquire(&app, &caller, &request, asked.acquire).await?
+        // Boxed: what is no camera does not carry the room for it along.
+        Box::pin(admission::acquire(&app, &caller, &request, asked.acquire)).await?
     } else {
         admission::acquire_keys(&app, &caller, asked.acquire).await?
     };

@@ -19,8 +19,8 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use super::leases::{from_cursor, tenant, to_cursor};
 use crate::{
     App, Json, JsonBody, Query, Reject,
-    auth::{Auth, LeasesRead, LeasesWrite, Origin},
-    budget::BudgetSlot,
+    along::Along,
+    auth::{Auth, LeasesRead, LeasesWrite},
     ops,
     query::{MAX_PAGE, page_limit},
     streams::{self, Peer},
@@ -178,8 +178,7 @@ async fn stream(
     State(app): State<App>,
     Path(name): Path<String>,
     Query(query): Query<Incarnation>,
-    Extension(origin): Extension<Origin>,
-    Extension(place): Extension<Arc<BudgetSlot>>,
+    Extension(along): Extension<Arc<Along>>,
     Upgrade { encoding, upgrade }: Upgrade,
 ) -> Result<Response, Reject> {
     let holder = leasehold_api::holder(&name, query.incarnation.as_deref())?;
@@ -187,7 +186,7 @@ async fn stream(
     let peer = Peer {
         holder,
         caller,
-        direct: origin.direct,
+        direct: along.origin.direct,
         encoding,
     };
     // Tracked, so that a server that stops waits for its goodbyes.
@@ -206,7 +205,7 @@ async fn stream(
                 Some(()) = revoked.next() => {}
                 () = streams::serve(app, peer, socket) => {}
             }
-            drop((place, tracked));
+            drop((along, tracked));
         }))
 }
 

@@ -1,8 +1,10 @@
 //! The server's metrics. One registry per server, so that several can live in one process.
 
+mod timed;
+
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
     time::Duration,
 };
 
@@ -11,6 +13,7 @@ use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
     registry::Registry,
 };
+use timed::Timed;
 
 /// From half a millisecond to ten seconds: what a call over a network may take.
 const SECONDS: [f64; 14] = [
@@ -91,6 +94,9 @@ pub struct Metrics {
     operations: Family<Operation, Counter>,
     operation_seconds: Family<Op, Histogram, fn() -> Histogram>,
     request_seconds: Family<RouteLabels, Histogram, fn() -> Histogram>,
+    /// Those of both, as they are found again.
+    timed_requests: Arc<Timed<(&'static str, u16)>>,
+    timed_operations: Arc<Timed<&'static str>>,
     live_leases: Gauge,
     live_by_kind: Family<KindLabels, Gauge>,
     /// The gauges of `live_by_kind`, so that counting one more looks up its kind only.
@@ -104,6 +110,8 @@ pub struct Metrics {
     watchers: Gauge,
     holder_streams: Gauge,
     events: Family<EventLabels, Counter>,
+    /// Those of each kind, once there was one.
+    counted_events: Arc<[OnceLock<Counter>; lease::EventKind::ALL.len()]>,
     shed: Family<ShedLabels, Counter>,
     unowned: Family<UnownedLabels, Gauge>,
     unowned_long: Family<UnownedLabels, Gauge>,
@@ -119,6 +127,8 @@ impl Metrics {
             operations: Family::default(),
             operation_seconds: Family::new_with_constructor(histogram),
             request_seconds: Family::new_with_constructor(histogram),
+            timed_requests: Arc::default(),
+            timed_operations: Arc::default(),
             live_leases: Gauge::default(),
             live_by_kind: Family::default(),
             kinds: Arc::default(),
@@ -131,6 +141,7 @@ impl Metrics {
             watchers: Gauge::default(),
             holder_streams: Gauge::default(),
             events: Family::default(),
+            counted_events: Arc::default(),
             shed: Family::default(),
             unowned: Family::default(),
             unowned_long: Family::default(),
@@ -184,34 +195,50 @@ impl Metrics {
 
     /// An operation on leases went this way and took that long.
     pub fn operation(&self, op: &'static str, outcome: &'static str, took: Duration) {
-        self.operations
-            .get_or_create(&Operation { op, outcome })
-            .inc();
-        self.operation_seconds
-            .get_or_create(&Op { op })
-            .observe(took.as_secs_f64());
+        self.timed_operations.note(
+            op,
+            outcome,
+            took,
+            || self.operation_seconds.get_or_create_owned(&Op { op }),
+            || {
+                self.operations
+                    .get_or_create_owned(&Operation { op, outcome })
+            },
+        );
     }
 
-    pub(crate) fn request(&self, method: &'static str, route: String, status: u16, took: Duration) {
-        let labels = RouteLabels { route };
-        self.request_seconds
-            .get_or_create(&labels)
-            .observe(took.as_secs_f64());
-        let labels = Request {
-            method,
-            route: labels.route,
-            status,
-        };
-        self.requests.get_or_create(&labels).inc();
+    pub(crate) fn request(&self, method: &'static str, route: &str, status: u16, took: Duration) {
+        self.timed_requests.note(
+            route,
+            (method, status),
+            took,
+            || {
+                let route = route.to_owned();
+                self.request_seconds
+                    .get_or_create_owned(&RouteLabels { route })
+            },
+            || {
+                let route = route.to_owned();
+                self.requests.get_or_create_owned(&Request {
+                    method,
+                    route,
+                    status,
+                })
+            },
+        );
+    }
+
+    /// How many events of a kind there were.
+    fn events_of(&self, kind: lease::EventKind) -> &Counter {
+        self.counted_events[kind as usize].get_or_init(|| {
+            let event = kind.as_str();
+            self.events.get_or_create_owned(&EventLabels { event })
+        })
     }
 
     pub(crate) fn event(&self, event: &lease::Event) {
         let kind = event.kind;
-        self.events
-            .get_or_create(&EventLabels {
-                event: kind.as_str(),
-            })
-            .inc();
+        self.events_of(kind).inc();
         if kind == lease::EventKind::LeaseAcquired {
             self.live_leases.inc();
             self.counted(event.key.kind(), 1);
@@ -228,9 +255,7 @@ impl Metrics {
     /// So many leases were kept by this server: too frequent to be watched for.
     pub(crate) fn renewed(&self, leases: u64) {
         if leases > 0 {
-            let event = lease::EventKind::LeaseRenewed.as_str();
-            self.events
-                .get_or_create(&EventLabels { event })
+            self.events_of(lease::EventKind::LeaseRenewed)
                 .inc_by(leases);
         }
     }
@@ -301,16 +326,12 @@ impl Metrics {
         crate::routes::v3::example(&it);
         let took = Duration::from_millis(1);
         it.operation("acquire", "granted", took);
-        it.request("GET", "/healthz".to_owned(), 200, took);
+        it.request("GET", "/healthz", 200, took);
         it.counted("job", 1);
         it.unowned(&BTreeMap::new());
         it.runners(&BTreeMap::new());
         it.turned_away("acquire");
-        it.events
-            .get_or_create(&EventLabels {
-                event: lease::EventKind::LeaseAcquired.as_str(),
-            })
-            .inc();
+        it.events_of(lease::EventKind::LeaseAcquired).inc();
         it.text()
     }
 

@@ -1,39 +1,46 @@
-//! A request's permit from its budget: taken once the request is complete, held until it is answered.
+//! What goes along with a request: where it came from, who made it, and its permit from its budget, which is taken once
+//! the request is complete and held until it is answered.
 
 use std::{
     pin::Pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
     task::{Context, Poll},
 };
 
 use axum::body::{Body, Bytes};
 use hyper::body::{Frame, SizeHint};
-use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use crate::{
     App, Reject,
+    auth::{Caller, Origin},
     shed::{Class, Permit},
 };
 
-/// Where the permit of one request is kept. A request with a body takes its permit when the body has arrived, so that one that
-/// trickles in keeps nobody else out.
-pub(crate) struct BudgetSlot {
-    app: App,
-    class: Class,
+/// One request's, as the only extension that it gets from the frame: each has its price.
+pub(crate) struct Along {
+    pub app: App,
+    pub class: Class,
+    pub origin: Origin,
+    /// Filled in by the authentication.
+    pub caller: OnceLock<Caller>,
     permit: Mutex<Option<Permit>>,
 }
 
-impl BudgetSlot {
-    pub fn new(app: App, class: Class) -> Arc<Self> {
+impl Along {
+    pub fn new(app: App, class: Class, origin: Origin) -> Arc<Self> {
         Arc::new(Self {
             app,
             class,
+            origin,
+            caller: OnceLock::new(),
             permit: Mutex::default(),
         })
     }
 
-    /// Takes it, unless it is taken already.
-    pub fn take(&self) -> Result<(), Reject> {
+    /// Takes the permit, unless it is taken already. A request with a body takes it when the body has arrived, so
+    /// that one that trickles in keeps nobody else out.
+    pub fn admit(&self) -> Result<(), Reject> {
         let mut permit = self.permit.lock().unwrap_or_else(PoisonError::into_inner);
         if permit.is_none() {
             let entered = self.app.parts().shed.enter(self.class);
@@ -49,15 +56,16 @@ impl BudgetSlot {
 pub(crate) struct StreamBody {
     body: Body,
     revoked: Pin<Box<WaitForCancellationFutureOwned>>,
-    _slot: Arc<BudgetSlot>,
+    _along: Arc<Along>,
 }
 
 impl StreamBody {
-    pub fn new(body: Body, revoked: CancellationToken, slot: Arc<BudgetSlot>) -> Self {
+    pub fn new(body: Body, along: Arc<Along>) -> Self {
+        let revoked = along.caller.get().map(|caller| caller.revoked.clone());
         Self {
             body,
-            revoked: Box::pin(revoked.cancelled_owned()),
-            _slot: slot,
+            revoked: Box::pin(revoked.unwrap_or_default().cancelled_owned()),
+            _along: along,
         }
     }
 }
