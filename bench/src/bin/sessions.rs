@@ -288,14 +288,14 @@ async fn lateness(
     let mut after = 0;
     loop {
         let path = format!("/api/v1/events/?kind=session&type=record_put&limit=1000&after={after}");
-        let page: EventList = serde_json::from_slice(&connection.get(&path).await?)?;
+        let page: EventList<'_> = serde_json::from_slice(&connection.get(&path).await?)?;
         for event in &page.events {
             let state = event
                 .cause
                 .as_ref()
                 .and_then(|cause| cause.state.as_deref());
             if state == Some(State::Stopped.as_str())
-                && let Some(due) = silent.get(&event.id)
+                && let Some(due) = silent.get(&*event.id)
             {
                 late.record(event.timestamp.0.since(*due))?;
             }

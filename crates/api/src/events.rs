@@ -1,6 +1,6 @@
 //! Changes on the wire: pages of the history, the stream's events, and who owned what when.
 
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -8,46 +8,47 @@ use utoipa::ToSchema;
 use crate::{CAMERA, LEASE_LABELS, Lease, Time};
 
 /// One change.
+// Texts are borrowed from the event that it is made of: streams make very many.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
-pub struct Event {
+pub struct Event<'a> {
     /// Names the event: its revision. A renewal that is not kept shares the one it came after.
     pub event_id: String,
     /// Its place in the history.
     pub revision: u64,
     /// What happened: `lease_acquired`, `lease_renewed`, `lease_expired`, …
-    pub event_type: String,
+    pub event_type: Cow<'a, str>,
     /// When, on the authority's clock.
     pub timestamp: Time,
     /// The key: `kind:id`.
-    pub key: String,
+    pub key: Cow<'a, str>,
     /// The kind of the key.
-    pub kind: String,
+    pub kind: Cow<'a, str>,
     /// The id of the key.
-    pub id: String,
+    pub id: Cow<'a, str>,
     /// The lease, for events about one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_id: Option<String>,
     /// The holder's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub holder: Option<String>,
+    pub holder: Option<Cow<'a, str>>,
     /// The holder's process start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub incarnation: Option<String>,
+    pub incarnation: Option<Cow<'a, str>>,
     /// The camera, for keys of the kind `camera`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub camera_uuid: Option<String>,
+    pub camera_uuid: Option<Cow<'a, str>>,
     /// The holder's name, for keys of the kind `camera`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub runner_id: Option<String>,
+    pub runner_id: Option<Cow<'a, str>>,
     /// The shard of the lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub shard_id: Option<String>,
+    pub shard_id: Option<Cow<'a, str>>,
     /// The tenant of the lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tenant_id: Option<String>,
+    pub tenant_id: Option<Cow<'a, str>>,
     /// The site of the lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub site_id: Option<String>,
+    pub site_id: Option<Cow<'a, str>>,
     /// The lease's token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<u64>,
@@ -56,70 +57,67 @@ pub struct Event {
     pub expires_at: Option<Time>,
     /// Further labels of the lease.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub labels: BTreeMap<String, String>,
+    pub labels: BTreeMap<Cow<'a, str>, Cow<'a, str>>,
     /// What programs need to know about it beyond its type.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cause: Option<EventCause>,
+    pub cause: Option<EventCause<'a>>,
     /// Why, in words for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub detail: Option<String>,
+    pub detail: Option<Cow<'a, str>>,
     /// The same as an object, where clients of the first control plane look for it: `reason` when there
     /// is one.
     #[serde(default)]
-    pub details: BTreeMap<String, String>,
+    pub details: BTreeMap<Cow<'a, str>, Cow<'a, str>>,
 }
 
 /// What an event says to programs beyond its type.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
-pub struct EventCause {
+pub struct EventCause<'a> {
     /// One of `handed_over_to`, `handed_over`, `successor`, `cancelled_by`, `holder_died`, `holder_left`,
     /// `holder_restarted`, `session`.
     #[serde(rename = "type")]
-    pub kind: String,
+    pub kind: Cow<'a, str>,
     /// The name of the other holder: whom the key moved to, is to move to, or who called that off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub holder: Option<String>,
+    pub holder: Option<Cow<'a, str>>,
     /// That holder's process start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub incarnation: Option<String>,
+    pub incarnation: Option<Cow<'a, str>>,
     /// The state that a session is in now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub state: Option<String>,
+    pub state: Option<Cow<'a, str>>,
 }
 
-impl From<&lease::EventCause> for EventCause {
-    fn from(it: &lease::EventCause) -> Self {
+impl<'a> From<&'a lease::EventCause> for EventCause<'a> {
+    fn from(it: &'a lease::EventCause) -> Self {
         let holder = it.holder();
         Self {
-            kind: it.as_str().to_owned(),
-            holder: holder.map(|holder| holder.name.as_str().to_owned()),
-            incarnation: holder.map(|holder| holder.incarnation.as_str().to_owned()),
-            state: it.session().map(|state| state.as_str().to_owned()),
+            kind: it.as_str().into(),
+            holder: holder.map(|holder| holder.name.as_str().into()),
+            incarnation: holder.map(|holder| holder.incarnation.as_str().into()),
+            state: it.session().map(|state| state.as_str().into()),
         }
     }
 }
 
-impl From<&lease::Event> for Event {
-    fn from(it: &lease::Event) -> Self {
+impl<'a> From<&'a lease::Event> for Event<'a> {
+    fn from(it: &'a lease::Event) -> Self {
         let about = it.lease.as_ref();
-        let label = |name: &str| {
-            about
-                .and_then(|lease| lease.labels.get(name))
-                .map(str::to_owned)
-        };
-        let holder = about.map(|lease| lease.holder.name.as_str().to_owned());
+        let labels = about.map(|lease| &lease.labels);
+        let label = |name: &str| labels?.get(name).map(Cow::from);
+        let holder = about.map(|lease| Cow::from(lease.holder.name.as_str()));
         let camera = it.key.kind() == CAMERA;
         Self {
             event_id: it.revision.to_string(),
             revision: it.revision.get(),
-            event_type: it.kind.as_str().to_owned(),
+            event_type: it.kind.as_str().into(),
             timestamp: it.at.into(),
-            key: it.key.to_string(),
-            kind: it.key.kind().to_owned(),
-            id: it.key.id().to_owned(),
+            key: it.key.as_str().into(),
+            kind: it.key.kind().into(),
+            id: it.key.id().into(),
             lease_id: about.map(|lease| lease.id.to_string()),
-            incarnation: about.map(|lease| lease.holder.incarnation.as_str().to_owned()),
-            camera_uuid: camera.then(|| it.key.id().to_owned()),
+            incarnation: about.map(|lease| lease.holder.incarnation.as_str().into()),
+            camera_uuid: camera.then(|| it.key.id().into()),
             runner_id: if camera { holder.clone() } else { None },
             holder,
             shard_id: label("shard"),
@@ -127,17 +125,17 @@ impl From<&lease::Event> for Event {
             site_id: label(lease::SITE),
             token: about.map(|lease| lease.token.get()),
             expires_at: about.map(|lease| lease.expires_at.into()),
-            labels: about
+            labels: labels
                 .into_iter()
-                .flat_map(|lease| lease.labels.iter())
+                .flat_map(lease::Labels::iter)
                 .filter(|(name, _)| !LEASE_LABELS.iter().any(|(_, label)| label == name))
-                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .map(|(name, value)| (name.into(), value.into()))
                 .collect(),
             cause: it.cause.as_ref().map(EventCause::from),
-            detail: it.text().map(Into::into),
+            detail: it.text(),
             details: it
                 .text()
-                .map(|reason| ("reason".to_owned(), reason.into()))
+                .map(|reason| ("reason".into(), reason))
                 .into_iter()
                 .collect(),
         }
@@ -146,9 +144,9 @@ impl From<&lease::Event> for Event {
 
 /// One page of the history, oldest first.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
-pub struct EventList {
+pub struct EventList<'a> {
     /// The events.
-    pub events: Vec<Event>,
+    pub events: Vec<Event<'a>>,
     /// Whether there is more.
     pub more: bool,
     /// Where the next page begins: pass it as `after`.

@@ -175,7 +175,7 @@ impl Client {
     }
 
     /// A page of the history, oldest first.
-    pub async fn events(&self, filter: &EventFilter) -> Result<EventList, Error> {
+    pub async fn events(&self, filter: &EventFilter) -> Result<EventList<'static>, Error> {
         let path = query(
             paths::EVENTS,
             &[

@@ -186,7 +186,7 @@ async fn handle(
     *store = Some(own);
     for (message, outcome) in messages.iter().zip(outcomes?) {
         let event = &message.event;
-        let (id, key, word) = (&message.id, &event.key, &event.event_type);
+        let (id, key, word) = (&message.id, &*event.key, &*event.event_type);
         if outcome == Outcome::Applied {
             tracing::debug!(id, key, token = event.token, word, "applied");
         } else {

@@ -9,7 +9,7 @@ pub struct Message {
     /// The same whenever the same event is published again.
     pub id: String,
     /// What happened.
-    pub event: Event,
+    pub event: Event<'static>,
 }
 
 impl Message {

@@ -193,7 +193,7 @@ fn apply_one(transaction: &Transaction<'_>, message: &Message) -> Result<Outcome
 }
 
 /// Whatever the event is for; in the same transaction as the note that it was seen.
-fn take_effect(transaction: &Transaction<'_>, id: &str, event: &Event) -> Result<(), Error> {
+fn take_effect(transaction: &Transaction<'_>, id: &str, event: &Event<'_>) -> Result<(), Error> {
     let token = event.token.map(i64::try_from).transpose()?;
     transaction.execute(
         "INSERT INTO applied (message_id, key, revision, token, event_type, holder)

@@ -160,15 +160,20 @@ fn message(
     name: Option<&'static str>,
     id: Option<Revision>,
 ) {
+    // Without a formatter: there is a line of each for every change.
     if let Some(name) = name {
-        let _ = writeln!(text, "event: {name}");
+        text.extend_from_slice(b"event: ");
+        text.extend_from_slice(name.as_bytes());
+        text.push(b'\n');
     }
     if let Some(id) = id {
-        let _ = writeln!(text, "id: {id}");
+        text.extend_from_slice(b"id: ");
+        json(text, &id.get());
+        text.push(b'\n');
     }
-    text.extend(b"data: ");
+    text.extend_from_slice(b"data: ");
     json(text, data);
-    text.extend(b"\n\n");
+    text.extend_from_slice(b"\n\n");
 }
 
 /// JSON has no line breaks outside of strings, and there they are escaped.

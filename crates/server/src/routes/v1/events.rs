@@ -1,7 +1,10 @@
 //! Changes: pages of the history, and the live stream.
 
 use ::lease::{EventKind, EventQuery, HolderName, Key, Watching};
-use axum::{extract::State, response::Response};
+use axum::{
+    extract::State,
+    response::{IntoResponse as _, Response},
+};
 use http::HeaderMap;
 use leasehold_api::{Event, EventList, paths};
 use serde::Deserialize;
@@ -41,12 +44,12 @@ struct Filter {
 
 /// A page of the history, oldest first.
 #[utoipa::path(get, path = paths::EVENTS, tag = "events", security(("bearer" = ["leases:read"])),
-    params(Filter), responses((status = 200, body = EventList)))]
+    params(Filter), responses((status = 200, body = EventList<'_>)))]
 async fn page(
     Auth(caller, _): Auth<LeasesRead>,
     State(app): State<App>,
     Query(filter): Query<Filter>,
-) -> Result<Json<EventList>, Reject> {
+) -> Result<Response, Reject> {
     if let Some(kind) = &filter.kind {
         ::lease::check_kind(kind)?;
     }
@@ -63,7 +66,7 @@ async fn page(
     };
     let page = app.authority().events(query).await?;
     let last = page.events.last().map(|event| event.revision);
-    Ok(Json(EventList {
+    let list = EventList {
         events: page
             .events
             .iter()
@@ -79,7 +82,9 @@ async fn page(
         oldest: page.oldest.get(),
         newest: page.newest.get(),
         gap: page.oldest > after.next(),
-    }))
+    };
+    // Written while what it borrows is here.
+    Ok(Json(list).into_response())
 }
 
 fn parse_key(key: Option<&str>) -> Result<Option<Key>, Reject> {
