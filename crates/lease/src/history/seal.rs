@@ -87,7 +87,13 @@ impl Mark {
 
     /// The mark of an event.
     pub fn of(event: &Event) -> Self {
-        let mut hash = Hash::new("leasehold event 1");
+        Self::made_in(&mut Vec::with_capacity(Hash::ROOM), event)
+    }
+
+    /// The same, with room for the fields that is used again and again.
+    fn made_in(room: &mut Vec<u8>, event: &Event) -> Self {
+        let key = Self::key_in(room, &event.key);
+        let mut hash = Hash::new(room, "leasehold event 1");
         hash.number(event.revision.get())
             .number(event.at.get())
             .text(event.kind.as_str())
@@ -125,14 +131,18 @@ impl Mark {
             }
         }
         Self {
-            key: Self::key(&event.key),
+            key,
             event: hash.done(),
         }
     }
 
     /// The short digest of a key.
     pub fn key(key: &Key) -> [u8; Self::KEY_BYTES] {
-        let mut hash = Hash::new("leasehold key 1");
+        Self::key_in(&mut Vec::with_capacity(Hash::ROOM), key)
+    }
+
+    fn key_in(room: &mut Vec<u8>, key: &Key) -> [u8; Self::KEY_BYTES] {
+        let mut hash = Hash::new(room, "leasehold key 1");
         hash.text(key.as_str());
         let Digest(bytes) = hash.done();
         let mut short = [0; Self::KEY_BYTES];
@@ -213,6 +223,7 @@ impl Seal {
     /// each other without a gap.
     pub fn chain<'a>(previous: Digest, events: impl IntoIterator<Item = &'a Event>) -> Vec<Self> {
         let mut seals: Vec<Self> = Vec::new();
+        let mut room = Vec::with_capacity(Hash::ROOM);
         let mut open: Option<(Revision, Marks)> = None;
         let mut head = previous;
         let mut close = |(first, marks): (Revision, Marks)| {
@@ -235,7 +246,7 @@ impl Seal {
                 close(full);
             }
             let (_, marks) = open.get_or_insert_with(|| (event.revision, Marks::default()));
-            let mark = Mark::of(event);
+            let mark = Mark::made_in(&mut room, event);
             marks.0.extend_from_slice(&mark.key);
             marks.0.extend_from_slice(&mark.event.0);
         }
@@ -278,7 +289,8 @@ pub struct SealPage {
 }
 
 fn chain(previous: Digest, first: Revision, last: Revision, marks: &Marks) -> Digest {
-    let mut hash = Hash::new("leasehold seal 1");
+    let mut room = Vec::with_capacity(Hash::ROOM + marks.0.len());
+    let mut hash = Hash::new(&mut room, "leasehold seal 1");
     hash.0.extend_from_slice(&previous.0);
     hash.number(first.get()).number(last.get());
     hash.0.extend_from_slice(&marks.0);
@@ -287,15 +299,16 @@ fn chain(previous: Digest, first: Revision, last: Revision, marks: &Marks) -> Di
 
 /// A digest over fields, each with its length, so that no two lists of fields read the same. They are collected
 /// first: many small pieces cost more to hand over than to digest.
-struct Hash(Vec<u8>);
+struct Hash<'a>(&'a mut Vec<u8>);
 
-impl Hash {
+impl<'a> Hash<'a> {
     /// What the fields of an ordinary event need, and more.
     const ROOM: usize = 512;
 
     /// `purpose` keeps digests of different things apart, and names the version of their form.
-    fn new(purpose: &str) -> Self {
-        let mut hash = Self(Vec::with_capacity(Self::ROOM));
+    fn new(room: &'a mut Vec<u8>, purpose: &str) -> Self {
+        room.clear();
+        let mut hash = Self(room);
         hash.text(purpose);
         hash
     }
