@@ -97,8 +97,6 @@ impl Queue {
 impl Reader {
     /// What comes next. Dropping it loses nothing.
     pub async fn next(&mut self) -> Next {
-        // A watcher that always has something to read lets others have their turn.
-        tokio::task::coop::consume_budget().await;
         poll_fn(|context| match self.take(Some(context.waker())) {
             Some(next) => Poll::Ready(next),
             None => Poll::Pending,

@@ -144,41 +144,53 @@ impl<S: Source> Watcher<S> {
                 self.settle(read).await?;
                 continue;
             }
-            let next = tokio::select! {
-                biased;
-                next = self.live.next() => next,
-                () = progress_is_due() => {
-                    // Read before the queue: everything up to it is there by now.
-                    let newest = self.live.newest();
-                    match self.live.ready() {
-                        Some(next) => next,
-                        None if newest > self.reported.max(self.seen) => {
-                            self.ready.push_back(Notice::Progress(newest));
-                            continue;
+            // One that always has something to read lets others have their turn. What is here needs no timer.
+            tokio::task::coop::consume_budget().await;
+            let next = if let Some(next) = self.live.ready() {
+                next
+            } else {
+                tokio::select! {
+                    biased;
+                    next = self.live.next() => next,
+                    () = progress_is_due() => {
+                        // Read before the queue: everything up to it is there by now.
+                        let newest = self.live.newest();
+                        match self.live.ready() {
+                            Some(next) => next,
+                            None if newest > self.reported.max(self.seen) => {
+                                self.ready.push_back(Notice::Progress(newest));
+                                continue;
+                            }
+                            None => continue,
                         }
-                        None => continue,
                     }
                 }
             };
             match next {
-                Next::Event(event) => self.see(event),
+                Next::Event(event) => {
+                    if let Some(event) = self.unseen(event) {
+                        self.reported = event.revision;
+                        return Ok(Some(Notice::Event(event)));
+                    }
+                }
                 Next::Missed => self.begin_again = true,
                 Next::Closed => return Ok(None),
             }
         }
     }
 
-    fn see(&mut self, event: Arc<Event>) {
+    /// An event that the watcher does not know yet.
+    fn unseen(&mut self, event: Arc<Event>) -> Option<Arc<Event>> {
         // A renewal that is not kept has the revision it came after.
         let known = if event.kind == EventKind::LeaseRenewed {
             event.revision < self.seen
         } else {
             event.revision <= self.seen
         };
-        if !known {
+        (!known).then(|| {
             self.seen = event.revision;
-            self.ready.push_back(Notice::Event(event));
-        }
+            event
+        })
     }
 
     /// A store that is away for a while ends no watch that can go on afterwards.
