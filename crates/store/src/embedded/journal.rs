@@ -34,6 +34,8 @@ const VACUUM_PAGES: i64 = 1_024;
 const TIDY_EVENTS: usize = 5_000;
 /// How many slots one round of tidying writes.
 const TIDY_SLOTS: usize = 1_000;
+/// From how many events on it is worth writing the log back while nobody asks: half a megabyte.
+const LONG_LOG: usize = 2_048;
 
 /// Why the tables could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -84,6 +86,8 @@ pub(super) struct Journal {
     recent: Recent,
     unindexed: Unindexed,
     sealed: Head,
+    /// Events since the log was last written back while nobody asked.
+    logged: usize,
     history: History,
     retention: Retention,
     renewals: RenewalEvents,
@@ -116,6 +120,7 @@ impl Journal {
             unindexed: Unindexed::open(&connection, &state)?,
             connection,
             sealed,
+            logged: 0,
             history,
             retention: Retention::new(history),
             renewals,
@@ -383,6 +388,20 @@ impl Journal {
         self.recent.committed(written, &slots, state.revision);
         self.state = state;
         self.sealed = sealed;
+        self.logged += kept;
+        Ok(())
+    }
+
+    /// Whether it would help later commits to write the log back now.
+    pub fn is_log_long(&self) -> bool {
+        self.logged >= LONG_LOG && matches!(self.location, Location::Folder(_))
+    }
+
+    /// Writes the log back, as far as nobody reads from it; the next commit then begins it anew.
+    pub fn write_back(&mut self) -> Result<(), Failure> {
+        self.logged = 0;
+        self.connection
+            .query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))?;
         Ok(())
     }
 

@@ -37,6 +37,9 @@ const IDLE_YIELDS: u32 = 4;
 /// How often the past is tidied up while nothing else happens, in ms.
 const TIDY_MS: u64 = 60_000;
 
+/// How long nobody must have asked for a change before a long log is written back, in ms.
+const QUIET_MS: u64 = 50;
+
 /// An outcome that waits for its batch to be durable.
 struct Held {
     reply: Reply<Outcome>,
@@ -76,6 +79,8 @@ pub(super) struct Writer {
     /// The same, for those who ask without waiting for the writer.
     pub(super) degraded: Arc<AtomicBool>,
     tidy_at: UnixMillis,
+    /// When the log is written back if nobody asks until then, so that no commit has to.
+    write_back_at: Option<UnixMillis>,
     effects: Effects,
     held: Vec<Held>,
     later: Vec<Later>,
@@ -100,6 +105,7 @@ impl Writer {
     ) -> Self {
         Self {
             tidy_at: time.now().plus(TIDY_MS),
+            write_back_at: None,
             options,
             engine,
             journal,
@@ -175,7 +181,8 @@ impl Writer {
             return outage.next_try;
         }
         let tick = self.engine.next_tick().unwrap_or(self.tidy_at);
-        tick.min(self.tidy_at)
+        let tick = tick.min(self.tidy_at);
+        self.write_back_at.map_or(tick, |at| at.min(tick))
     }
 
     /// Decides one batch, makes it durable and answers it.
@@ -186,6 +193,7 @@ impl Writer {
             self.returned.clear();
             return self.serve_degraded(inbox);
         }
+        let asked = !inbox.is_empty();
         self.engine.watch_renewals(self.live.are_renewals_watched());
         if self.engine.next_tick().is_some_and(|at| at <= now) {
             self.engine.tick(now, &mut self.effects);
@@ -204,6 +212,13 @@ impl Writer {
             Ok(()) => self.answer(now),
             Err(failure) => self.fail(&failure, now),
         }
+        if !asked && self.write_back_at.is_some_and(|at| at <= now) {
+            self.write_back_at = None;
+            // It is durable where it is. A disk that fails is noticed by the next change.
+            if let Err(failure) = self.journal.write_back() {
+                tracing::debug!(%failure, "the log could not be written back");
+            }
+        }
     }
 
     /// Makes durable what must be.
@@ -211,6 +226,7 @@ impl Writer {
         if self.journal.concerns(&self.effects) {
             let began = tokio::time::Instant::now();
             self.journal.write(&self.engine, &self.effects, now)?;
+            self.write_back_at = self.journal.is_log_long().then(|| now.plus(QUIET_MS));
             crate::timing::committed(began.elapsed());
             if let Some(folder) = &mut self.folder {
                 let tokens = self.effects.events.iter();

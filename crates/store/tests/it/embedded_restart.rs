@@ -250,6 +250,40 @@ async fn a_long_log_is_written_back_and_written_over() {
     }
 }
 
+/// While nobody asks the log is written back, so that no commit has to.
+#[tokio::test]
+async fn a_log_is_written_back_when_nobody_asks() {
+    let dir = tempfile::tempdir().unwrap();
+    let clock = manual();
+    let store = open(dir.path(), &clock).await.unwrap();
+    let written_back = || {
+        // Without the log beside it.
+        let copy = tempfile::tempdir().unwrap();
+        let file = copy.path().join("leasehold.db");
+        std::fs::copy(dir.path().join("leasehold.db"), &file).unwrap();
+        let tables = rusqlite::Connection::open(file).unwrap();
+        let newest = "SELECT ifnull(max(last), 0) FROM events";
+        tables
+            .query_row(newest, [], |row| row.get::<_, u64>(0))
+            .ok()
+    };
+    for round in 0..10 {
+        let keys = (0..Acquire::MAX_KEYS).map(|n| key(&format!("{round}-{n}")));
+        let all = Acquire {
+            want: Want::All(keys.collect()),
+            ..ask("x", "x")
+        };
+        granted(store.acquire(all).await.unwrap());
+    }
+    let newest = 10 * Acquire::MAX_KEYS as u64;
+    assert_ne!(written_back(), Some(newest), "written back already");
+    leasehold_testkit::wait::until(embedded_kit::LIMIT, "the log is written back", async || {
+        clock.advance(100);
+        written_back() == Some(newest)
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn l9_renewals_write_nothing_unless_they_are_kept() {
     let dir = tempfile::tempdir().unwrap();
