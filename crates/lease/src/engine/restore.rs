@@ -7,8 +7,8 @@ use super::{
     slots::{Ended, Extra, Grant, NONE, State},
 };
 use crate::{
-    Event, EventKind, Key, Labels, Lease, LeaseId, Record, Revision, Status, Terms, Token,
-    UnixMillis,
+    Event, EventKind, Key, Labels, Lease, LeaseId, LeaseRef, Record, Revision, Status, Terms,
+    Token, UnixMillis,
     planted::{Bug, planted},
 };
 
@@ -246,6 +246,15 @@ impl Engine {
     pub fn terms(&self, key: &Key, id: LeaseId) -> Option<Terms> {
         let grant = self.slots.get(self.slots.find(key)?).grant()?;
         (grant.id == id && grant.handoff().is_none()).then(|| grant.terms())
+    }
+
+    /// Whether this lease is as it was granted: nobody renewed it, or got it again.
+    pub fn is_as_granted(&self, lease: &LeaseRef) -> bool {
+        let slot = self.slots.find(&lease.key);
+        let grant = slot.and_then(|slot| self.slots.get(slot).grant());
+        grant.is_some_and(|grant| {
+            grant.token == lease.token && grant.renewed_at == UnixMillis::default()
+        })
     }
 
     /// Every live lease, in no order: for an orderly stop, which writes down the renewals.

@@ -109,14 +109,13 @@ impl Journal {
             other => return Err(Failure::Format(other)),
         }
         let sealed = seals::open(&mut connection)?;
-        let keeps_rows = matches!(location, Location::Folder(_));
         let state = read_state(&connection)?;
         let reach = (state.settled, state.revision);
         Ok(Self {
             location: location.clone(),
             state,
             noted: read_noted(&connection)?,
-            recent: Recent::open(keys, &connection, reach, keeps_rows)?,
+            recent: Recent::open(keys, &connection, reach)?,
             unindexed: Unindexed::open(&connection, &state)?,
             connection,
             sealed,
@@ -308,12 +307,7 @@ impl Journal {
 
     /// Whether these effects must reach the disk before anyone hears of them.
     pub fn concerns(&self, effects: &Effects) -> bool {
-        !effects.touched.is_empty()
-            || !effects.forgotten.is_empty()
-            || effects
-                .events
-                .iter()
-                .any(|event| keeps(self.renewals, event))
+        is_change(self.renewals, effects)
     }
 
     /// Writes what a batch did. When this returns, it is durable.
@@ -503,6 +497,13 @@ impl<'a> Changed<'a> {
 /// since, or when that would not be all.
 fn terms_of_grant(engine: &Engine, event: &Event) -> Option<Terms> {
     engine.terms(&event.key, event.lease.as_ref()?.id)
+}
+
+/// Whether these effects are more than renewals that need not be kept.
+pub(super) fn is_change(renewals: RenewalEvents, effects: &Effects) -> bool {
+    !effects.touched.is_empty()
+        || !effects.forgotten.is_empty()
+        || effects.events.iter().any(|event| keeps(renewals, event))
 }
 
 /// Whether an event belongs into the history.

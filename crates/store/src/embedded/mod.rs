@@ -24,6 +24,7 @@ mod readers;
 mod recent;
 mod retention;
 mod row;
+mod runs;
 mod schema;
 mod seals;
 mod snapshot;

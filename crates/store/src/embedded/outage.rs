@@ -41,7 +41,6 @@ impl Writer {
     /// The last batch could not be written.
     pub(super) fn begin_outage(&mut self, failure: &Failure, now: UnixMillis) {
         tracing::error!(%failure, "the store cannot write to its disk; renewals and reads continue");
-        self.degraded.store(true, Ordering::Release);
         let mut backoff = Backoff::new(PAUSE_MS.0, PAUSE_MS.1);
         self.outage = Some(Outage {
             since: now,
@@ -59,10 +58,11 @@ impl Writer {
             return;
         };
         let (since, mut options) = (outage.since, self.options.clone());
-        // A kept renewal would need the disk.
+        // Neither a kept renewal nor a key that is forgotten can be written.
         if options.renewals == RenewalEvents::Kept {
             options.renewals = RenewalEvents::Live;
         }
+        (options.idle_keys, options.idle_ms) = (usize::MAX, u64::MAX);
         let restored = self.journal.reopen().and_then(|()| {
             self.journal.restore(options, |slot| {
                 if let Some(lease) = &mut slot.lease {

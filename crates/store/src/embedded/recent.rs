@@ -5,11 +5,10 @@
 //! say (a handoff, a report, a forgotten token) is a row of the table `recent`. `slots` follows later, some keys in
 //! order with each batch: neighbours share a page, and a key that changed often is written once.
 //!
-//! Whoever reads `slots` looks here too: [`stored`] has what events and rows say, and [`RecentKeys`] whose they are.
+//! Whoever reads `slots` looks here too: [`replay`] has what events and rows say, and [`RecentKeys`] whose they are.
 
 use std::{
-    cmp::Reverse,
-    collections::{BTreeMap, BinaryHeap, binary_heap::PeekMut},
+    collections::BTreeMap,
     mem,
     ops::ControlFlow,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -18,7 +17,6 @@ use std::{
 use lease::{
     Key, Revision,
     engine::{Engine, StoredSlot},
-    order::{self, Beginning},
 };
 use rusqlite::{CachedStatement, Connection, params, types::ValueRef};
 
@@ -26,6 +24,7 @@ use super::{
     history,
     journal::{Failure, key_of},
     row::{self, Unreadable, put, take},
+    runs::{Merge, Run},
 };
 
 /// How many keys are written with a batch, beside twice as many as it has: those that came first are
@@ -44,9 +43,6 @@ const FEW: usize = 16;
 /// writer.
 #[derive(Clone)]
 pub(super) struct RecentKeys(Arc<Mutex<Keys>>);
-
-/// Keys in order, each once.
-type Run = Arc<Vec<Key>>;
 
 #[derive(Default)]
 struct Keys {
@@ -102,8 +98,8 @@ impl RecentKeys {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The first keys between two others, and perhaps some more, in no order. To be called before the
-    /// tables are read: what is not here is there then.
+    /// The first keys between two others, in order. To be called before the tables are read: what is not here is
+    /// there then.
     pub fn between(&self, from: &str, to: &str, limit: usize) -> Vec<Key> {
         let (fresh, leaving, left) = {
             let keys = self.lock();
@@ -111,63 +107,53 @@ impl RecentKeys {
             (keys.fresh.clone(), keys.leaving.clone(), left)
         };
         let left = left.as_deref().unwrap_or_default().max(from);
-        let fresh = fresh.iter().map(|run| (run, from));
-        let leaving = leaving.iter().map(|run| (run, left));
-        let mut found = Vec::new();
-        for (run, from) in fresh.chain(leaving) {
-            let first = run.partition_point(|key| key.as_str() <= from);
-            let keys = run[first..].iter().take(limit);
-            found.extend(keys.take_while(|key| key.as_str() < to).cloned());
+        let mut keys = Merge::default();
+        for run in fresh {
+            keys.add(run, from);
         }
-        found
+        for run in leaving {
+            keys.add(run, left);
+        }
+        keys.take_while(|key| key.as_str() < to)
+            .take(limit)
+            .collect()
     }
 }
 
-/// Runs on their way into the table, as one.
+/// Runs on their way into the table.
 #[derive(Default)]
 struct Leaving {
-    runs: Vec<Run>,
-    /// The next key of each run behind its beginning, which run, and its place there.
-    next: BinaryHeap<Reverse<(Beginning, Key, usize, usize)>>,
+    rest: Merge,
+    /// Taken by a transaction, in order. Still here when it failed: the next one writes them again.
+    taken: Vec<Key>,
 }
 
 impl Leaving {
     fn new(runs: Vec<Run>) -> Self {
-        let first = |(which, run): (usize, &Run)| {
-            let key = run.first()?.clone();
-            Some(Reverse((order::beginning(&key), key, which, 0)))
-        };
-        Self {
-            next: runs.iter().enumerate().filter_map(first).collect(),
-            runs,
+        let mut rest = Merge::default();
+        for run in runs {
+            rest.add(run, "");
         }
+        Self {
+            rest,
+            taken: Vec::new(),
+        }
+    }
+
+    /// At most this many, of those that come first.
+    fn take(&mut self, most: usize) -> &[Key] {
+        let more = most.saturating_sub(self.taken.len());
+        self.taken.extend(self.rest.by_ref().take(more));
+        &self.taken
+    }
+
+    /// Whether all that there is was taken.
+    fn is_taken(&self) -> bool {
+        self.rest.is_empty()
     }
 
     fn is_empty(&self) -> bool {
-        self.next.is_empty()
-    }
-}
-
-impl Iterator for Leaving {
-    type Item = Key;
-
-    fn next(&mut self) -> Option<Key> {
-        let mut found: Option<Key> = None;
-        while let Some(mut top) = self.next.peek_mut() {
-            let Reverse((beginning, key, which, place)) = &mut *top;
-            if found.as_ref().is_some_and(|found| found != key) {
-                break;
-            }
-            *place += 1;
-            found = Some(match self.runs[*which].get(*place) {
-                Some(behind) => {
-                    *beginning = order::beginning(behind);
-                    mem::replace(key, behind.clone())
-                }
-                None => PeekMut::pop(top).0.1,
-            });
-        }
-        found
+        self.rest.is_empty() && self.taken.is_empty()
     }
 }
 
@@ -183,8 +169,6 @@ struct Mark {
 /// What the writer knows about the slots that changed lately. The rows of `recent` are numbered.
 pub(super) struct Recent {
     keys: RecentKeys,
-    /// Whether there are rows: without a disk nothing has to survive.
-    keeps_rows: bool,
     /// How many keys `fresh` has, and the revision up to which it has them.
     fresh: usize,
     noted: Revision,
@@ -214,7 +198,6 @@ impl Recent {
         keys: RecentKeys,
         connection: &Connection,
         (settled, newest): (Revision, Revision),
-        keeps_rows: bool,
     ) -> Result<Self, Failure> {
         let mut changed: Vec<Key> = Vec::new();
         replay(connection, settled, |slot| changed.push(slot.key))?;
@@ -236,7 +219,6 @@ impl Recent {
         };
         Ok(Self {
             keys,
-            keeps_rows,
             fresh,
             noted: newest,
             leaving: Leaving::default(),
@@ -261,8 +243,7 @@ impl Recent {
         unsaid: &[&Key],
     ) -> Result<Written, Failure> {
         let mut last = self.last;
-        let kept = if self.keeps_rows { unsaid } else { &[] };
-        for keys in kept.chunks(ROW_KEYS) {
+        for keys in unsaid.chunks(ROW_KEYS) {
             let mut data = Vec::with_capacity(keys.len() * 192);
             for key in keys {
                 let slot = engine.stored(key).and_then(row::from_slot);
@@ -305,17 +286,19 @@ impl Recent {
                 };
             }
         }
-        let mut moved = None;
         let mut slots = Slots::new(connection)?;
-        for key in self.leaving.by_ref().take(most) {
-            slots.write(&key, engine.stored(&key))?;
-            moved = Some(key);
+        let taken = self.leaving.take(most);
+        for key in taken {
+            slots.write(key, engine.stored(key))?;
         }
-        if self.leaving.is_empty() {
-            self.settled = self.began;
-        }
+        let moved = taken.last().cloned();
+        let settled = if self.leaving.is_taken() {
+            self.began
+        } else {
+            self.settled
+        };
         let rows = i64::try_from(most / ROW_KEYS).unwrap_or(i64::MAX);
-        let deleted = (self.settled.row).min(self.deleted.saturating_add(ROWS + rows));
+        let deleted = (settled.row).min(self.deleted.saturating_add(ROWS + rows));
         if deleted > self.deleted {
             connection
                 .prepare_cached("DELETE FROM recent WHERE number <= ?1")?
@@ -325,7 +308,7 @@ impl Recent {
             last: self.last,
             moved,
             deleted,
-            settled: self.settled.revision,
+            settled: settled.revision,
         })
     }
 
@@ -333,6 +316,7 @@ impl Recent {
     pub fn settle(&mut self, connection: &Connection, engine: &Engine) -> Result<(), Failure> {
         while self.fresh > 0 || !self.leaving.is_empty() {
             self.move_on(connection, engine, true, usize::MAX)?;
+            self.leaving.taken.clear();
         }
         connection.execute("DELETE FROM recent", [])?;
         Ok(())
@@ -340,8 +324,10 @@ impl Recent {
 
     /// The transaction is durable.
     pub fn committed(&mut self, written: Written, changed: &[&Key], revision: Revision) {
+        self.leaving.taken.clear();
         let mut keys = self.keys.lock();
         if self.leaving.is_empty() {
+            self.settled = self.began;
             keys.leaving = Vec::new();
             keys.left = None;
         } else if written.moved.is_some() {

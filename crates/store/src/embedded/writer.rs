@@ -6,18 +6,21 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, atomic::AtomicBool},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use lease::{
-    Acquired, Command, Error, LeaseRef, Outcome, Token, UnixMillis, Watching,
-    engine::{self, Decision, Effects, Engine, Ticket},
+    Command, Error, LeaseRef, Outcome, Token, UnixMillis, Watching,
+    engine::{self, Decision, Effects, Engine, RenewalEvents, Ticket},
 };
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
     job::{Call, Gone, GoneList, Job, Reply, Seen, Settled},
-    journal::{Failure, Journal},
+    journal::{Failure, Journal, is_change},
     outage::Outage,
     start::Folder,
     time::Time,
@@ -88,8 +91,10 @@ pub(super) struct Writer {
     last_batch: usize,
     waiting: HashMap<Ticket, Waiter>,
     tickets: HashMap<Call, Ticket>,
-    /// Grants that reached nobody.
+    /// Grants that reached nobody, to be given back.
     returned: Vec<LeaseRef>,
+    /// Those that the batch at hand gives back: until it is durable they may have to be again.
+    giving_back: Vec<LeaseRef>,
     closing: Option<oneshot::Sender<Result<(), Error>>>,
 }
 
@@ -122,6 +127,7 @@ impl Writer {
             waiting: HashMap::new(),
             tickets: HashMap::new(),
             returned: Vec::new(),
+            giving_back: Vec::new(),
             closing: None,
         }
     }
@@ -133,7 +139,7 @@ impl Writer {
     ) -> Option<oneshot::Sender<Result<(), Error>>> {
         let mut inbox = Vec::with_capacity(BATCH);
         loop {
-            if self.returned.is_empty() {
+            if self.returned.is_empty() || self.outage.is_some() {
                 // Going to sleep and being woken costs more than a batch does.
                 for _ in 0..IDLE_YIELDS {
                     if !jobs.is_empty() {
@@ -151,6 +157,8 @@ impl Writer {
             self.last_batch = inbox.len();
             self.batch(&mut inbox);
             if let Some(closing) = self.closing.take() {
+                // What nobody took until now goes back too.
+                self.batch(&mut inbox);
                 return Some(closing);
             }
         }
@@ -190,27 +198,34 @@ impl Writer {
         let now = self.time.now();
         self.effects.clear();
         if self.outage.is_some() && !self.recover(now) {
-            self.returned.clear();
             return self.serve_degraded(inbox);
+        }
+        // Before the clock is looked at: whoever went away is not granted what lapses now.
+        for gone in self.gone.take() {
+            self.forget(now, gone);
         }
         let asked = !inbox.is_empty();
         self.engine.watch_renewals(self.live.are_renewals_watched());
         if self.engine.next_tick().is_some_and(|at| at <= now) {
             self.engine.tick(now, &mut self.effects);
         }
-        for lease in std::mem::take(&mut self.returned) {
-            let _ = self.apply(now, Command::Release(lease));
-        }
-        for gone in self.gone.take() {
-            self.forget(now, gone);
+        self.giving_back = std::mem::take(&mut self.returned);
+        for lease in self.giving_back.clone() {
+            self.give_back(now, lease);
         }
         for job in inbox.drain(..) {
             self.take(now, job);
         }
         self.wake(now);
         match self.write(now) {
-            Ok(()) => self.answer(now),
-            Err(failure) => self.fail(&failure, now),
+            Ok(()) => {
+                self.giving_back.clear();
+                self.answer(now);
+            }
+            Err(failure) => {
+                self.returned.append(&mut self.giving_back);
+                self.fail(&failure, now);
+            }
         }
         if !asked && self.write_back_at.is_some_and(|at| at <= now) {
             self.write_back_at = None;
@@ -250,6 +265,8 @@ impl Writer {
 
     /// The batch could not be written: none of it happened for anyone.
     fn fail(&mut self, failure: &Failure, now: UnixMillis) {
+        // Whoever hears of it and looks finds it so.
+        self.degraded.store(true, Ordering::Release);
         // It was not acknowledged; whether the disk has it all the same is for the next start to find out.
         let broken = Error::Unknown(failure.to_string());
         let unavailable = Error::Unavailable(failure.to_string());
@@ -277,7 +294,12 @@ impl Writer {
     /// A batch while the disk does not take anything: time stands still, renewals and reads are
     /// answered from memory, and nothing changes hands (L14).
     fn serve_degraded(&mut self, inbox: &mut Vec<Job>) {
-        self.gone.take();
+        for gone in self.gone.take() {
+            // Nobody waits now; what was granted goes back when the disk takes that.
+            if let Gone::Granted(leases) = gone {
+                self.returned.extend(leases);
+            }
+        }
         for job in inbox.drain(..) {
             let Some(outage) = &self.outage else { break };
             let (since, error) = (outage.since, outage.error());
@@ -313,7 +335,7 @@ impl Writer {
     fn renew_in_outage(&mut self, since: UnixMillis, command: Command) -> Result<Outcome, Error> {
         let events = self.effects.events.len();
         let decision = self.apply(since, command)?;
-        if self.journal.concerns(&self.effects) {
+        if is_change(RenewalEvents::Live, &self.effects) {
             self.effects.events.truncate(events);
             self.effects.touched.clear();
             self.effects.forgotten.clear();
@@ -404,11 +426,7 @@ impl Writer {
                     self.engine.abandon(now, ticket, &mut self.effects);
                 }
             }
-            Gone::Granted(leases) => {
-                for lease in leases {
-                    let _ = self.apply(now, Command::Release(lease));
-                }
-            }
+            Gone::Granted(leases) => self.returned.extend(leases),
         }
     }
 
@@ -427,14 +445,19 @@ impl Writer {
                         outcome: Ok(Outcome::Acquired(acquired)),
                         returns: true,
                     }),
-                    None => self.give_back(now, &acquired),
+                    None => {
+                        for lease in wait::fresh(&acquired) {
+                            self.give_back(now, lease);
+                        }
+                    }
                 }
             }
         }
     }
 
-    fn give_back(&mut self, now: UnixMillis, acquired: &Acquired) {
-        for lease in wait::fresh(acquired) {
+    /// A grant that reached nobody, unless a later call of the same holder got the lease too: that one did.
+    fn give_back(&mut self, now: UnixMillis, lease: LeaseRef) {
+        if self.engine.is_as_granted(&lease) {
             let _ = self.apply(now, Command::Release(lease));
         }
     }

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use futures_util::StreamExt;
 use lease::{
-    Acquired, Authority, EventKind, EventQuery, Key, LeaseQuery, LeaseRef, Loss, Notice, Renew,
-    Renewals, Revision, Revoke, Status, Want,
+    Acquire, Acquired, Authority, EventKind, EventQuery, Key, LeaseQuery, LeaseRef, Loss, Notice,
+    Renew, Renewals, Revision, Revoke, Status, Want,
 };
 use leasehold_store::embedded::{Embedded, Options};
 
-use crate::embedded_kit::{LIMIT, ask, granted, key, manual, memory};
+use crate::embedded_kit::{LIMIT, ask, granted, key, manual, memory, until_waiting};
 
 #[tokio::test]
 async fn l2_l7_l16_grant_refuse_renew_release() {
@@ -73,22 +73,6 @@ async fn l12_a_lapsed_lease_is_expired_by_the_timer_and_its_waiter_gets_the_key(
     );
 }
 
-/// Waits until so many acquires wait.
-async fn until_waiting(store: &Embedded, waiting: usize) {
-    let query = LeaseQuery {
-        status: Some(Status::Pending),
-        limit: 100,
-        ..LeaseQuery::default()
-    };
-    tokio::time::timeout(LIMIT, async {
-        while store.leases(query.clone()).await.unwrap().items.len() != waiting {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await
-    .unwrap();
-}
-
 #[tokio::test]
 async fn l6_a_waiter_that_went_away_leaves_the_queue_and_never_receives_a_grant() {
     let clock = manual();
@@ -130,6 +114,27 @@ async fn l6_a_grant_that_crossed_with_the_callers_leaving_is_given_back() {
         .await
         .expect("the key stayed with a waiter that went away");
     }
+}
+
+/// Two calls of one holder: the one that was dropped got the lease first, the other one has it.
+#[tokio::test]
+async fn l6_a_grant_that_another_call_of_its_holder_got_too_stays() {
+    let clock = manual();
+    let store = memory(&clock);
+    let lease = granted(store.acquire(ask("a", "x")).await.unwrap());
+    let mut dropped = Box::pin(store.acquire(Acquire {
+        wait_ms: 60_000,
+        ..ask("a", "y")
+    }));
+    let _ = futures_util::poll!(&mut dropped);
+    until_waiting(&store, 1).await;
+    assert!(store.release(LeaseRef::from(&lease)).await.unwrap());
+    let again = granted(store.acquire(ask("a", "y")).await.unwrap());
+    drop(dropped);
+    // What was dropped is looked at before what is asked now.
+    store.acquire(ask("b", "y")).await.unwrap();
+    let found = store.lease(key("a")).await.unwrap();
+    assert_eq!(found.map(|lease| lease.token), Some(again.token));
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeSet, path::Path, sync::Arc};
 
-use lease::{Authority, Key, Lease, LeaseQuery, LeaseRef, Renew, Renewal, Renewals, Status, Ttl};
+use lease::{Authority, Key, Lease, LeaseQuery, LeaseRef, Status};
 use leasehold_clock::{Manual, System};
 use leasehold_store::{
     embedded::{Embedded, History, OpenError, Options, backup},
@@ -12,7 +12,7 @@ use leasehold_store::{
 };
 
 use crate::{
-    embedded_kit::{ask, crash_image, granted, key, manual, open},
+    embedded_kit::{ask, crash_image, granted, key, lengthen, manual, open},
     seal_kit::sound,
 };
 
@@ -236,20 +236,6 @@ async fn a_changed_byte_is_noticed_here_too() {
         let error = open(image.path(), &clock).await.map(drop).unwrap_err();
         assert!(matches!(error, OpenError::Damaged { .. }), "{sql}: {error}");
     }
-}
-
-/// Renews a lease with another ttl, which no event says.
-async fn lengthen(store: &Embedded, lease: &Lease, ttl_ms: u64) {
-    let renewal = Renewal {
-        ttl: Some(Ttl::from_millis(ttl_ms).unwrap()),
-        ..Renewal::of(lease)
-    };
-    let request = Renew {
-        holder: lease.holder.clone(),
-        leases: Renewals::These(vec![renewal]),
-    };
-    let renewed = store.renew(request).await.unwrap();
-    assert!(renewed[0].outcome.is_ok(), "{renewed:?}");
 }
 
 /// What no event says is the newest until an event comes, and no longer.

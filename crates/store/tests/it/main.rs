@@ -10,6 +10,7 @@ mod embedded_damage;
 mod embedded_index;
 mod embedded_kit;
 mod embedded_memory;
+mod embedded_outage;
 mod embedded_recent;
 mod embedded_restart;
 mod embedded_snapshot;

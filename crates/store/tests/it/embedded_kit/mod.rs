@@ -8,10 +8,12 @@ use std::{
 };
 
 use lease::{
-    Acquire, Acquired, Authority, Event, EventQuery, Holder, Key, Lease, Revision, Ttl, UnixMillis,
+    Acquire, Acquired, Authority, Event, EventQuery, Holder, Key, Lease, LeaseQuery, Renew,
+    Renewal, Renewals, Revision, Status, Ttl, UnixMillis,
 };
 use leasehold_clock::Manual;
 use leasehold_store::embedded::{Embedded, OpenError, Options};
+use leasehold_testkit::wait;
 
 /// No step of a test takes longer.
 pub const LIMIT: Duration = Duration::from_secs(20);
@@ -113,4 +115,68 @@ impl Drop for SmallDisk {
             .arg(self.dir.path())
             .status();
     }
+}
+
+/// Lets every write of one kind to a table fail, as a disk without room does, until it is dropped.
+pub struct Refused(rusqlite::Connection);
+
+impl Refused {
+    /// `what` is for example `INSERT ON events`.
+    pub fn of(tables: rusqlite::Connection, what: &str) -> Self {
+        let sql = format!(
+            "CREATE TRIGGER refused BEFORE {what} BEGIN SELECT RAISE(ABORT, 'no room'); END"
+        );
+        tables.execute_batch(&sql).unwrap();
+        Self(tables)
+    }
+
+    /// The same in a folder.
+    pub fn in_folder(dir: &Path, what: &str) -> Self {
+        let tables = rusqlite::Connection::open(dir.join("leasehold.db")).unwrap();
+        Self::of(tables, what)
+    }
+}
+
+impl Drop for Refused {
+    fn drop(&mut self) {
+        self.0.execute_batch("DROP TRIGGER refused").unwrap();
+    }
+}
+
+/// Renews a lease with another ttl, which no event says.
+pub async fn lengthen(store: &Embedded, lease: &Lease, ttl_ms: u64) {
+    let renewal = Renewal {
+        ttl: Some(Ttl::from_millis(ttl_ms).unwrap()),
+        ..Renewal::of(lease)
+    };
+    let request = Renew {
+        holder: lease.holder.clone(),
+        leases: Renewals::These(vec![renewal]),
+    };
+    let renewed = store.renew(request).await.unwrap();
+    assert!(renewed[0].outcome.is_ok(), "{renewed:?}");
+}
+
+/// Waits until so many acquires wait.
+pub async fn until_waiting(store: &Embedded, waiting: usize) {
+    let query = LeaseQuery {
+        status: Some(Status::Pending),
+        limit: 100,
+        ..LeaseQuery::default()
+    };
+    wait::until(LIMIT, "they wait", async || {
+        store.leases(query.clone()).await.unwrap().items.len() == waiting
+    })
+    .await;
+}
+
+/// Waits until the store takes changes again, its disk being whole.
+pub async fn until_recovered(store: &Embedded, clock: &Manual) {
+    wait::until(LIMIT, "changes are taken again", async || {
+        clock.advance(1_000);
+        // A look wakes the writer.
+        store.now().await.unwrap();
+        !store.capabilities().degraded
+    })
+    .await;
 }
