@@ -127,6 +127,8 @@ struct Idle {
 pub struct Engine {
     options: Options,
     now: UnixMillis,
+    /// When time began to run again for the leases that were live then.
+    resumed_at: UnixMillis,
     revision: Revision,
     /// Every new token is larger than this: the largest token of the keys that were forgotten.
     floor: Token,
@@ -148,6 +150,7 @@ impl Engine {
         Self {
             options,
             now: UnixMillis::default(),
+            resumed_at: UnixMillis::default(),
             revision: Revision::ZERO,
             floor: Token::ZERO,
             slots: Slots::new(),

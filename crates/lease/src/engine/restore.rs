@@ -23,6 +23,9 @@ pub struct StoredSlot {
     pub lease: Option<Lease>,
     /// How its newest lease ended, when there is no live one.
     pub ended: Option<Ended>,
+    /// From when on the lease has what is left of it: absent where that is its grant or its last renewal. Time
+    /// that stood still since then is in its expiry, and not in what is left.
+    pub counted_from: Option<UnixMillis>,
 }
 
 impl StoredSlot {
@@ -33,6 +36,17 @@ impl StoredSlot {
             token: Token::ZERO,
             lease: None,
             ended: None,
+            counted_from: None,
+        }
+    }
+
+    /// The authority crashed: takes out of the lease's expiry what time stood still before, so that the lease
+    /// gets what it can have had left, and not that too.
+    pub fn crashed(&mut self) {
+        if let (Some(lease), Some(from)) = (&mut self.lease, self.counted_from.take()) {
+            let known = lease.renewed_at.unwrap_or_default().max(lease.acquired_at);
+            let left = lease.expires_at.since(from);
+            lease.expires_at = known.plus(left);
         }
     }
 }
@@ -122,6 +136,7 @@ impl Engine {
     }
 
     fn put(&mut self, stored: StoredSlot) {
+        self.resumed_at = self.resumed_at.max(stored.counted_from.unwrap_or_default());
         let slot = self.slots.find_or_insert(&stored.key);
         self.vacate(slot);
         if stored.token == Token::ZERO {
@@ -167,6 +182,7 @@ impl Engine {
     pub fn resume(&mut self, now: UnixMillis, resume: Resume, effects: &mut Effects) {
         self.now = self.now.max(now);
         let now = self.now;
+        self.resumed_at = now;
         let slots: Vec<_> = self.slots.iter().map(|(index, _)| index).collect();
         let (mut leases, mut longest) = (0_u64, 0);
         for slot in slots {
@@ -232,12 +248,16 @@ impl Engine {
             ),
             State::Idle { ended, .. } => (None, ended.clone()),
         };
+        let resumed = it
+            .grant()
+            .is_some_and(|grant| grant.known() < self.resumed_at);
         // A key that was only ever waited for has nothing to keep.
         (it.last_token() != Token::ZERO).then(|| StoredSlot {
             key: it.key.clone(),
             token: it.last_token(),
             lease,
             ended,
+            counted_from: resumed.then_some(self.resumed_at),
         })
     }
 
@@ -269,6 +289,6 @@ impl Engine {
 /// The most that a lease can have had left when the authority crashed: its ttl, or what its last
 /// renewal that is known left it, which is more when that one shortened the ttl (L8).
 fn longest_left(grant: &Grant) -> u64 {
-    let known = grant.renewed_at.max(grant.acquired_at);
-    grant.ttl.millis().max(grant.expires_at.since(known))
+    let left = grant.expires_at.since(grant.known());
+    grant.ttl.millis().max(left)
 }

@@ -70,6 +70,11 @@ impl Grant {
         }
     }
 
+    /// When it was last granted or renewed.
+    pub fn known(&self) -> UnixMillis {
+        self.renewed_at.max(self.acquired_at)
+    }
+
     fn renewed_at(&self) -> Option<UnixMillis> {
         (self.renewed_at != UnixMillis::default()).then_some(self.renewed_at)
     }

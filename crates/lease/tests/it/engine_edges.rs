@@ -145,6 +145,7 @@ fn exhausted() -> (Engine, Lease) {
         token: Token::MAX,
         lease: Some(lease.clone()),
         ended: None,
+        counted_from: None,
     };
     let engine = Engine::restore(
         Options::default(),
@@ -212,6 +213,7 @@ fn l3_a_stored_token_without_its_end_is_still_kept() {
         token: Token::new(2_000_000).unwrap(),
         lease: None,
         ended: None,
+        counted_from: None,
     };
     let engine = Engine::restore(
         Options::default(),

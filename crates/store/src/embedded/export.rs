@@ -252,6 +252,9 @@ impl Export for Endpoint {
             let mut rows = statement.query(params![cursor, PAGE as u64])?;
             let mut items = Vec::new();
             while let Some(mut slot) = next_slot(&mut rows)? {
+                if crashed {
+                    slot.crashed();
+                }
                 if let Some(lease) = &mut slot.lease {
                     resumed(lease, crashed, now);
                 }

@@ -278,7 +278,11 @@ impl Journal {
         mut adjust: impl FnMut(&mut StoredSlot),
     ) -> Result<Engine, Failure> {
         let mut restoring = Restoring::new(options, self.state.revision, self.state.floor);
+        let crashed = self.state.stopped.is_none();
         let mut put = |mut slot: StoredSlot| {
+            if crashed {
+                slot.crashed();
+            }
             adjust(&mut slot);
             restoring.put(slot);
         };
@@ -421,6 +425,7 @@ impl Journal {
                     token: lease.token,
                     lease: Some(lease),
                     ended: None,
+                    counted_from: Some(now),
                 };
                 let key = slot.key.clone();
                 update.execute(params![key.as_str(), row::from_slot(slot)])?;

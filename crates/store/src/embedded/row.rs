@@ -10,7 +10,7 @@ use lease::{
     Lease, LeaseId, Loss, OnOutage, Revision, Status, Terms, Token, Ttl, UnixMillis,
     engine::{Ended, StoredSlot},
 };
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize};
 
 /// The first byte of everything stored. A reader that does not know it stops.
 const VERSION: u8 = 3;
@@ -131,12 +131,23 @@ pub(super) fn from_slot(slot: StoredSlot) -> Option<Vec<u8>> {
         token: slot.token,
         state,
     };
-    Some(encode(&row, &[slot.key.as_str().as_bytes()]))
+    let columns = &[slot.key.as_str().as_bytes()];
+    Some(match slot.counted_from {
+        None => encode(&row, columns),
+        // Behind the fields that every version reads.
+        from => encode(&(row, from), columns),
+    })
 }
 
 /// The slot of a key from its bytes.
 pub(super) fn to_slot(key: Key, bytes: &[u8]) -> Result<StoredSlot, Unreadable> {
-    let SlotRow { token, state } = decode(bytes, &[key.as_str().as_bytes()])?;
+    let fields = fields(bytes, &[key.as_str().as_bytes()])?;
+    let (SlotRow { token, state }, rest) =
+        postcard::take_from_bytes(fields).map_err(|_| Unreadable::Fields)?;
+    let counted_from = match rest {
+        [] => None,
+        rest => postcard::from_bytes(rest).map_err(|_| Unreadable::Fields)?,
+    };
     let (lease, ended) = match state {
         StateRow::Live(row) => (Some(row.into_lease(key.clone(), token)), None),
         StateRow::Ended { id, loss, why, at } => {
@@ -150,6 +161,7 @@ pub(super) fn to_slot(key: Key, bytes: &[u8]) -> Result<StoredSlot, Unreadable> 
         token,
         lease,
         ended,
+        counted_from,
     })
 }
 
@@ -273,6 +285,7 @@ pub(super) fn slot_after(event: &Event, terms: Option<Terms>) -> Option<StoredSl
         token: about.token,
         lease,
         ended,
+        counted_from: None,
     })
 }
 
@@ -290,10 +303,6 @@ fn encode(row: &impl Serialize, columns: &[&[u8]]) -> Vec<u8> {
     let sum = sum_of(columns, &bytes[HEAD..]).to_le_bytes();
     bytes[1..HEAD].copy_from_slice(&sum);
     bytes
-}
-
-fn decode<T: DeserializeOwned>(bytes: &[u8], columns: &[&[u8]]) -> Result<T, Unreadable> {
-    postcard::from_bytes(fields(bytes, columns)?).map_err(|_| Unreadable::Fields)
 }
 
 /// What stands behind version and checksum.

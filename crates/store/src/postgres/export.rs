@@ -75,6 +75,7 @@ impl Endpoint {
                 token: lease.token,
                 lease: Some(lease),
                 ended: None,
+                counted_from: None,
             })
         };
         let items: Vec<StoredSlot> = rows.iter().map(slot).collect::<Result<_, Error>>()?;
@@ -107,6 +108,7 @@ impl Endpoint {
                     loss: loss(get(row, 3)?, get(row, 4)?)?,
                     at: row::millis(row, 5)?,
                 }),
+                counted_from: None,
             })
         };
         let items: Vec<StoredSlot> = rows.iter().map(slot).collect::<Result<_, Error>>()?;

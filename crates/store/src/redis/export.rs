@@ -253,6 +253,7 @@ fn slot(value: &Value) -> Result<StoredSlot, Error> {
         token: wire::token(token)?,
         lease,
         ended,
+        counted_from: None,
     })
 }
 

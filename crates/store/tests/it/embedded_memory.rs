@@ -1,7 +1,5 @@
 //! The in-memory variant: the whole path of a request, without a disk.
 
-#![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
-
 use std::sync::Arc;
 
 use futures_util::StreamExt;

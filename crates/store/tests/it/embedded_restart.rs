@@ -2,12 +2,12 @@
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 use futures_util::StreamExt;
 use lease::{
-    Acquire, Authority, Event, EventKind, EventQuery, LeaseQuery, LeaseRef, Notice, Renew,
-    Renewals, Revision, Status, Transaction, Want, Write,
+    Acquire, Authority, Event, EventKind, EventQuery, HandoffStep, Holder, LeaseQuery, LeaseRef,
+    Notice, Renew, Renewals, Revision, Status, Transaction, Want, Write,
     engine::{self, RenewalEvents},
 };
 use leasehold_store::embedded::{Embedded, History, Options};
@@ -247,6 +247,45 @@ async fn a_long_log_is_written_back_and_written_over() {
             break;
         }
         assert!(longest < 6 << 20, "{longest} bytes, and not written back");
+    }
+}
+
+/// What time stood still in one stop is not left of a lease after a crash.
+#[tokio::test]
+async fn l14_after_stops_and_a_crash_a_lease_has_what_it_had_left_at_most() {
+    const WEEK_MS: u64 = 7 * 24 * 3_600_000;
+    let dir = tempfile::tempdir().unwrap();
+    let clock = manual();
+    let crashed = async |of: &Path, id: &str| {
+        let image = crash_image(of);
+        let again = open(image.path(), &clock).await.unwrap();
+        let lease = again.lease(key(id)).await.unwrap().unwrap();
+        lease.expires_at.since(again.now().await.unwrap())
+    };
+    let store = open(dir.path(), &clock).await.unwrap();
+    granted(store.acquire(ask("quiet", "x")).await.unwrap());
+    let changed = granted(store.acquire(ask("changed", "x")).await.unwrap());
+    clock.advance(4_000);
+    store.close().await.unwrap();
+    clock.advance(WEEK_MS);
+    let store = open(dir.path(), &clock).await.unwrap();
+    assert_eq!(crashed(dir.path(), "quiet").await, 10_000);
+    // An offer writes the lease with the expiry that it has by now.
+    let offer = HandoffStep::Offer {
+        lease: LeaseRef::from(&changed),
+        successor: Holder::new("y", "1").unwrap(),
+        prepare_ms: 1_000,
+        drain_ms: 1_000,
+        confirm_ms: 1_000,
+    };
+    store.handoff(offer).await.unwrap();
+    assert_eq!(crashed(dir.path(), "changed").await, 10_000);
+    store.close().await.unwrap();
+    let store = open(dir.path(), &clock).await.unwrap();
+    for id in ["quiet", "changed"] {
+        let left = store.lease(key(id)).await.unwrap().unwrap().expires_at;
+        assert_eq!(left.since(store.now().await.unwrap()), 6_000, "{id}");
+        assert_eq!(crashed(dir.path(), id).await, 10_000, "{id}");
     }
 }
 
