@@ -16,7 +16,7 @@ use leasehold_clock::System;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::{
-    History, OpenError,
+    History, OpenError, backup,
     high_water::{self, HighWater},
     history,
     journal::{Failure, Journal, next_record, next_slot},
@@ -42,14 +42,54 @@ pub(crate) struct Endpoint {
     /// The last renewals are not known: leases have their full ttl (L14).
     crashed: bool,
     _lock: Option<Lock>,
+    _copy: Option<Copy>,
+}
+
+/// A copy to look at, gone with this value.
+struct Copy(PathBuf);
+
+impl Copy {
+    fn of(dir: &Path) -> Result<Self, OpenError> {
+        let name = format!("leasehold-look-{}", uuid::Uuid::new_v4().simple());
+        let copy = Self(std::env::temp_dir().join(name));
+        backup::backup(dir, &copy.0)?;
+        Ok(copy)
+    }
+}
+
+impl Drop for Copy {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            tracing::warn!(%error, path = %self.0.display(), "a copy could not be removed");
+        }
+    }
+}
+
+/// What an end of a move is opened for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Use {
+    /// To take everything out of it.
+    Source,
+    /// To put everything into it: made when it is not there.
+    Target,
+    /// Only to look at a source or a target, without changing anything: a store of an earlier format stays one.
+    Look {
+        /// Whether it is a target, which need not be there.
+        target: bool,
+    },
+}
+
+impl Use {
+    fn is_target(self) -> bool {
+        matches!(self, Self::Target | Self::Look { target: true })
+    }
 }
 
 impl Endpoint {
-    /// Takes the folder. `None` when there is no store in it and none is to be made; with `absent`
-    /// that is an empty one.
-    pub async fn open(dir: PathBuf, create: bool, absent: bool) -> Result<Option<Self>, OpenError> {
+    /// Takes the folder. `None` when there is no store in it and none is to be made; a target is an empty one then.
+    pub async fn open(dir: PathBuf, to: Use) -> Result<Option<Self>, OpenError> {
         let path = dir.clone();
-        let opened = tokio::task::spawn_blocking(move || take(dir, create, absent)).await;
+        let opened = tokio::task::spawn_blocking(move || take(dir, to)).await;
         opened.unwrap_or_else(|panic| {
             Err(OpenError::Store {
                 path,
@@ -97,26 +137,33 @@ impl Endpoint {
     }
 }
 
-fn take(dir: PathBuf, create: bool, absent: bool) -> Result<Option<Endpoint>, OpenError> {
+fn take(dir: PathBuf, to: Use) -> Result<Option<Endpoint>, OpenError> {
+    let absent = to.is_target();
     let path = dir.join(DATABASE);
     let io = |path: &Path| {
         let path = path.to_owned();
         move |source| OpenError::Io { path, source }
     };
     let wall = System.unix();
-    if !path.exists() && !create {
+    if !path.exists() && to != Use::Target {
         return Ok(absent.then(|| Endpoint {
             dir,
             tables: None,
             now: wall,
             crashed: false,
             _lock: None,
+            _copy: None,
         }));
     }
     std::fs::create_dir_all(&dir).map_err(io(&dir))?;
     let lock = lock::take(&dir)?;
     let (_, mark) = HighWater::open(&dir).map_err(io(&dir.join(high_water::FILE)))?;
-    let location = Location::Folder(dir.clone());
+    let copy = match to {
+        Use::Look { .. } => Some(Copy::of(&dir)?),
+        Use::Source | Use::Target => None,
+    };
+    let tables = copy.as_ref().map_or(&dir, |copy| &copy.0);
+    let location = Location::Folder(tables.clone());
     let open = || {
         let mut journal = Journal::open(
             &location,
@@ -146,6 +193,7 @@ fn take(dir: PathBuf, create: bool, absent: bool) -> Result<Option<Endpoint>, Op
         },
         crashed: state.stopped.is_none() && state.revision > Revision::ZERO,
         _lock: Some(lock),
+        _copy: copy,
     }))
 }
 

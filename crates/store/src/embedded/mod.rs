@@ -54,7 +54,7 @@ use crate::live::{Joined, Live};
 
 pub use backup::{Copied, Restored, backup, restore};
 pub use error::OpenError;
-pub(crate) use export::{Endpoint, maintenance_in};
+pub(crate) use export::{Endpoint, Use, maintenance_in};
 pub use options::{History, OnDamage, Options};
 
 /// A handle on an embedded authority. Clones share it; it stops gracefully with [`Embedded::close`],

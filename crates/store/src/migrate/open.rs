@@ -14,8 +14,14 @@ pub(super) async fn open(
     let backend: Option<Box<dyn Import>> = match url {
         StoreUrl::Memory => return Err(Error::Memory),
         StoreUrl::Embedded(dir) => {
-            let (dir, absent) = (dir.clone(), side == Side::Target);
-            let opened = embedded::Endpoint::open(dir, create, absent).await;
+            let to = match side {
+                _ if dry_run => embedded::Use::Look {
+                    target: side == Side::Target,
+                },
+                Side::Source => embedded::Use::Source,
+                Side::Target => embedded::Use::Target,
+            };
+            let opened = embedded::Endpoint::open(dir.clone(), to).await;
             let opened = opened.map_err(|error| Error::Open(side, OpenError::Embedded(error)))?;
             opened.map(|site| Box::new(site) as _)
         }

@@ -295,6 +295,28 @@ async fn a_store_of_the_format_before_is_taken_over() {
     taken_over(dir.path()).await;
 }
 
+/// Whoever only looks at a move leaves an older store to the older version.
+#[tokio::test]
+async fn a_look_at_a_move_takes_over_no_store_of_the_format_before() {
+    let (dir, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let before = include_bytes!("fixtures/format-5.db");
+    let file = dir.path().join("leasehold.db");
+    std::fs::write(&file, before).unwrap();
+    let url = |dir: &Path| format!("embedded:{}", dir.display()).parse().unwrap();
+    let look = migrate::Options {
+        dry_run: true,
+        ..migrate::Options::default()
+    };
+    let (from, to) = (url(dir.path()), url(to.path()));
+    let looked = migrate(&from, &to, look, &mut |_| {}).await.unwrap();
+    assert_eq!(looked.leases, 3);
+    let format: u32 = tables(dir.path())
+        .query_row("PRAGMA user_version", [], |row| row.get(0))
+        .unwrap();
+    assert_eq!(format, 5);
+    taken_over(dir.path()).await;
+}
+
 /// One format earlier every slot was where it belongs.
 #[tokio::test]
 async fn a_store_of_format_4_is_taken_over() {
