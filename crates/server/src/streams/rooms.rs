@@ -102,6 +102,9 @@ struct State {
 pub(super) struct Piece {
     text: Bytes,
     marks: Vec<Mark>,
+    /// Where a snapshot begins that goes back behind what came before it: the store has lost changes, and whoever saw
+    /// them has to see it.
+    rewinds: Option<usize>,
     /// Nothing comes after it.
     pub last: bool,
 }
@@ -180,12 +183,12 @@ impl Rooms {
 }
 
 impl Seat {
-    /// Everything after a revision that was seen, when the room has not gone further. Some of it may be
-    /// known.
-    pub fn listen_after(&self, seen: Revision) -> Option<Pieces> {
+    /// Everything after a revision that was seen, when the room has not gone further, and from which revision on.
+    /// Some of it may be known.
+    pub fn listen_after(&self, seen: Revision) -> Option<(Revision, Pieces)> {
         let state = self.room.lock();
-        state.position.filter(|position| *position <= seen)?;
-        state.listen()
+        let position = state.position.filter(|position| *position <= seen)?;
+        Some((position, state.listen()?))
     }
 }
 
@@ -251,13 +254,14 @@ impl Drop for Closing {
 async fn pass_on(room: Arc<Room>, mut watcher: Watcher, format: Format) {
     let _closing = Closing(room.clone());
     let mut pace = Pace::default();
+    let mut position = None;
     loop {
         let said = tokio::select! {
             () = room.left.cancelled() => return,
             said = watcher.next() => said,
         };
         let Some(said) = said else { return };
-        let mut draft = Draft::default();
+        let mut draft = Draft::after(position);
         draft.add(format, said).await;
         while draft.text.len() < PIECE_BYTES
             && !draft.last
@@ -266,6 +270,7 @@ async fn pass_on(room: Arc<Room>, mut watcher: Watcher, format: Format) {
             draft.add(format, said).await;
         }
         let (last, full) = (draft.last, draft.text.len() >= PIECE_BYTES);
+        position = draft.position;
         let (listening, waiting) = room.publish(draft.finish());
         if last {
             return;
@@ -300,10 +305,21 @@ impl Pace {
 struct Draft {
     text: Vec<u8>,
     marks: Vec<Mark>,
+    rewinds: Option<usize>,
     last: bool,
+    /// Up to where it goes.
+    position: Option<Revision>,
 }
 
 impl Draft {
+    /// Begins behind this revision.
+    fn after(position: Option<Revision>) -> Self {
+        Self {
+            position,
+            ..Self::default()
+        }
+    }
+
     async fn add(&mut self, format: Format, said: Said) {
         let frame = said.as_ref().ok();
         let repeats = match frame {
@@ -313,6 +329,10 @@ impl Draft {
         };
         self.last = matches!(frame, None | Some(Frame::Goodbye | Frame::Failed(_)));
         let revision = frame.and_then(text::revision);
+        if matches!(frame, Some(Frame::Snapshot(_))) && revision < self.position {
+            self.rewinds = Some(self.text.len());
+        }
+        self.position = revision.or(self.position);
         let mut written = self.text.len();
         for part in text::write(&mut self.text, format, said) {
             self.text.extend(part);
@@ -333,6 +353,7 @@ impl Draft {
         Piece {
             text: self.text.into(),
             marks: self.marks,
+            rewinds: self.rewinds,
             last: self.last,
         }
     }
@@ -340,13 +361,22 @@ impl Draft {
 
 impl Piece {
     /// Where a subscriber that has all of it resumes.
-    pub fn position(&self) -> Option<Revision> {
+    fn position(&self) -> Option<Revision> {
         self.marks.iter().rev().find_map(|mark| mark.revision)
+    }
+
+    /// Where a subscriber resumes that had seen everything up to this, and then has all of it.
+    pub fn seen(&self, before: Option<Revision>) -> Option<Revision> {
+        if self.rewinds.is_some() {
+            return self.position();
+        }
+        before.max(self.position())
     }
 
     /// What is new for a subscriber that has seen everything up to this.
     pub fn after(&self, seen: Option<Revision>) -> Bytes {
         let known = |mark: &&Mark| match (mark.revision, seen) {
+            _ if self.rewinds.is_some_and(|at| mark.end > at) => false,
             (Some(revision), Some(seen)) if mark.repeats => revision < seen,
             (Some(revision), Some(seen)) => revision <= seen,
             _ => false,
@@ -440,8 +470,9 @@ mod tests {
         let seven = piece([said(7, EventKind::RecordPut)]).await;
         assert_eq!(room.publish(seven), (0, 0));
         assert!(seat.listen_after(seen(6)).is_none(), "it would miss 7");
-        let mut first = seat.listen_after(seen(7)).unwrap();
-        let mut ahead = seat.listen_after(seen(8)).unwrap();
+        let (_, mut first) = seat.listen_after(seen(7)).unwrap();
+        let (from, mut ahead) = seat.listen_after(seen(8)).unwrap();
+        assert_eq!(from, seen(7));
         let more = [8, 9].map(|revision| said(revision, EventKind::RecordPut));
         assert_eq!(room.publish(piece(more).await), (2, 1));
         let new = |piece: Arc<Piece>, after| ids(&piece.after(Some(seen(after))));

@@ -10,6 +10,7 @@ use axum::{
 use futures_util::stream;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use lease::{Revision, Watching};
+use leasehold_api::authority::Frame;
 use tokio::{
     sync::{broadcast::error::RecvError, mpsc},
     time::timeout,
@@ -147,7 +148,7 @@ impl Subscriber {
                         let some = text.split_to(text.len().min(PIECE_BYTES));
                         self.send(some).await?;
                     }
-                    self.seen = self.seen.max(piece.position());
+                    self.seen = piece.seen(self.seen);
                     if piece.last {
                         return Ok(None);
                     }
@@ -175,7 +176,7 @@ impl Subscriber {
 
     /// Follows a watch of its own, until it has caught up with the room.
     async fn follow(&mut self, mut watcher: Box<Watcher>) -> Result<Option<Source>, Gone> {
-        let mut shared = None;
+        let mut shared: Option<(Revision, Pieces)> = None;
         loop {
             let said = tokio::select! {
                 () = self.pieces.closed() => return Err(Gone),
@@ -194,7 +195,9 @@ impl Subscriber {
             if !text.is_empty() {
                 self.send(text).await?;
             }
-            if is_all && let Some(shared) = shared.take_if(|_| joined) {
+            // A history that went back may have taken the subscriber behind where it began to listen.
+            shared.take_if(|(from, _)| self.seen.is_none_or(|seen| seen < *from));
+            if is_all && let Some((_, shared)) = shared.take_if(|_| joined) {
                 return Ok(Some(Source::Shared(shared)));
             }
             if is_all && shared.is_none() {
@@ -218,14 +221,21 @@ impl Subscriber {
 
     /// Writes one message. What is too large for a piece goes out in several.
     async fn put(&mut self, text: &mut Vec<u8>, said: Said) -> Result<(), Gone> {
-        let revision = said.as_ref().ok().and_then(text::revision);
+        let frame = said.as_ref().ok();
+        let revision = frame.and_then(text::revision);
+        // A snapshot says where the history is, also if that is further back.
+        let begins = matches!(frame, Some(Frame::Snapshot(_)));
         for part in text::write(text, self.format, said) {
             text.extend(part);
             if text.len() >= PIECE_BYTES {
                 self.send(std::mem::take(text)).await?;
             }
         }
-        self.seen = self.seen.max(revision);
+        self.seen = if begins {
+            revision
+        } else {
+            self.seen.max(revision)
+        };
         Ok(())
     }
 }

@@ -8,10 +8,16 @@ use std::sync::{
 };
 
 use futures_util::{SinkExt as _, StreamExt as _};
-use lease::{Answer, Authority, Capabilities, Command, Outcome, Query, View, Watch, Watching};
+use lease::{
+    Answer, Authority, Capabilities, Command, EventKind, Notice, Outcome, Query, Revision,
+    UnixMillis, View, Watch, Watching,
+};
 use leasehold_testkit::wait;
 use serde_json::{Value, json};
-use tokio::{net::TcpStream, sync::Semaphore};
+use tokio::{
+    net::TcpStream,
+    sync::{Semaphore, broadcast},
+};
 use tokio_tungstenite::{
     MaybeTlsStream, WebSocketStream, connect_async,
     tungstenite::{Message, client::IntoClientRequest as _},
@@ -334,6 +340,105 @@ async fn l20_what_a_watch_has_yet_to_say_is_not_lost_when_its_subscriber_joins_t
     silenced.may_be_said.add_permits(100);
     for name in &told[1..] {
         assert_eq!(second.next().await.unwrap().0, *name);
+    }
+}
+
+/// Says on watches of one kind what it is told to say.
+struct Prompted {
+    inner: Arc<dyn Authority>,
+    notices: broadcast::Sender<Notice>,
+}
+
+impl Authority for Prompted {
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn decide(&self, command: Command) -> Answer<'_, Outcome> {
+        self.inner.decide(command)
+    }
+
+    fn look(&self, query: Query) -> Answer<'_, View> {
+        self.inner.look(query)
+    }
+
+    fn watch(&self, watching: Watching) -> Answer<'_, Watch> {
+        if watching.kinds != ["told"] {
+            return self.inner.watch(watching);
+        }
+        let notices = self.notices.subscribe();
+        let said = futures_util::stream::unfold(notices, |mut notices| async {
+            Some((Ok(notices.recv().await.ok()?), notices))
+        });
+        Box::pin(async { Ok(Box::pin(said) as Watch) })
+    }
+}
+
+impl Prompted {
+    fn event(&self, revision: u64) {
+        let event = lease::Event {
+            revision: Revision::new(revision),
+            at: UnixMillis::new(1),
+            kind: EventKind::RecordPut,
+            key: "told:1".parse().unwrap(),
+            lease: None,
+            cause: None,
+            detail: None,
+        };
+        self.notices.send(Notice::Event(event.into())).unwrap();
+    }
+
+    fn snapshot(&self, revision: u64) {
+        let snapshot = lease::Snapshot {
+            revision: Revision::new(revision),
+            ..lease::Snapshot::default()
+        };
+        self.notices
+            .send(Notice::Snapshot(snapshot.into()))
+            .unwrap();
+    }
+}
+
+/// The store has lost its last changes and goes on from before: subscribers see where it is, and what comes then.
+#[tokio::test]
+async fn l20_a_history_that_goes_back_is_told_to_all_who_share_a_watch() {
+    let clock = clock();
+    let prompted = Arc::new(Prompted {
+        inner: memory(&clock),
+        notices: broadcast::Sender::new(64),
+    });
+    let mut options = options();
+    options.limits.stream_heartbeat = leasehold_api::config::Period::from_millis(50);
+    let server = start_on(options, clock, prompted.clone()).await;
+    let revision = |told: Option<(String, Value)>| told.unwrap().1["revision"].as_u64().unwrap();
+    let mut first = Events::filtered(&server, None, "?kind=told").await;
+    let mut second = Events::filtered(&server, None, "?kind=told").await;
+    // With the second change the second one leaves its own watch.
+    for told in [99, 100] {
+        prompted.event(told);
+        for subscriber in [&mut first, &mut second] {
+            assert_eq!(revision(subscriber.next().await), told);
+        }
+    }
+    prompted.snapshot(90);
+    prompted.event(91);
+    for subscriber in [&mut first, &mut second] {
+        assert_eq!(revision(subscriber.next().await), 90);
+        assert_eq!(revision(subscriber.next().await), 91);
+    }
+    // One that watches for itself, and has seen more than the others have now.
+    let mut third = Events::filtered(&server, None, "?kind=told").await;
+    prompted.event(95);
+    assert_eq!(revision(third.next().await), 95);
+    prompted.snapshot(80);
+    for told in 81..84 {
+        prompted.event(told);
+    }
+    assert_eq!(revision(first.next().await), 95);
+    for told in 80..84 {
+        for subscriber in [&mut first, &mut third] {
+            assert_eq!(revision(subscriber.next().await), told);
+        }
     }
 }
 
